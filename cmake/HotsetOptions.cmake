@@ -1,0 +1,37 @@
+# Compiler settings for our own code, and the one way to declare a library, a test and a benchmark.
+
+add_library(hotset_warnings INTERFACE)
+target_compile_options(hotset_warnings INTERFACE -Wall -Wextra -Werror)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+if(NOT HOTSET_CUDA MATCHES "^(ON|OFF|AUTO)$")
+  message(FATAL_ERROR "HOTSET_CUDA is '${HOTSET_CUDA}': use ON, OFF or AUTO")
+endif()
+if(HOTSET_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "HOTSET_CUDA=ON: this version has no CUDA backend yet; use OFF or AUTO")
+endif()
+
+# hotset_library(NAME source...): static library of one folder, include root = repository root.
+function(hotset_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE hotset_warnings)
+endfunction()
+
+# hotset_test(NAME LIBS lib... SOURCES source...): one GoogleTest program, registered with CTest.
+function(hotset_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LIBS;SOURCES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE HOTSET_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} hotset_warnings GTest::gtest GTest::gtest_main Threads::Threads)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
