@@ -1,0 +1,55 @@
+// The server's settings, as plain values. The command line, environment and file are read in api/options.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace hotset {
+
+enum class KvModeChoice { kAuto, kResident, kHot };
+enum class KvDTypeChoice { kAuto, kF32, kBF16 };
+
+struct ServerConfig {
+  // model
+  std::string model;          // path of a .gguf file or a checkpoint folder
+  std::string model_name;     // name in the API; empty: from the path
+  std::string chat_template;  // file; empty: the checkpoint's own
+  bool content_special_tokens = true;  // special-token strings inside message content become control tokens
+  std::int64_t max_context = 0;        // tokens; 0: the model's own limit
+
+  // HTTP
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8080;
+  std::string api_key;                         // empty: none asked
+  std::int64_t max_connections = 4096;
+  std::int64_t max_queue = 512;                // requests waiting for admission; more get 503 with retry-after
+  std::int64_t max_body_bytes = 64 << 20;
+  std::int64_t request_timeout_ms = 30'000;    // to receive a whole request; to write a piece of an answer
+  std::int64_t keepalive_comment_ms = 15'000;  // SSE comment when a stream was silent that long; 0: never
+  std::int64_t drain_timeout_ms = 30'000;      // after SIGTERM, running answers get that long
+
+  // engine
+  std::string device = "auto";  // cpu, cuda, auto
+  int threads = 0;              // compute threads; 0: the processors this process may use
+  std::int64_t max_batch = 16;  // sequences in one step
+  std::int64_t prefill_chunk = 256;
+  std::string load_format = "auto";
+
+  // cache
+  KvDTypeChoice kv_dtype = KvDTypeChoice::kAuto;
+  KvModeChoice kv_mode = KvModeChoice::kAuto;
+  std::int64_t device_kv_tokens = 0;  // 0: from the memory that is there
+  std::int64_t host_kv_bytes = 0;     // 0: from the memory that is there
+
+  // selection
+  std::string algorithm = "auto";  // auto, dense, streaming
+  std::int64_t sparse_block = 16;
+  std::int64_t sparse_window = 64;
+  std::int64_t sparse_threshold = 4096;
+  std::optional<std::int64_t> hot_ring;  // default: max(128, window)
+
+  std::string log_level = "info";
+};
+
+}  // namespace hotset
