@@ -7,8 +7,8 @@ namespace hotset {
 
 }  // namespace hotset
 
-#define HS_CHECK(condition, message)                                                 \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
-      ::hotset::check_failed(__FILE__, __LINE__, #condition, message);               \
+#define HS_CHECK(condition, message)                                   \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::hotset::check_failed(__FILE__, __LINE__, #condition, message); \
   } while (false)

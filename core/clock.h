@@ -16,10 +16,12 @@ class Clock {
 class SystemClock final : public Clock {
  public:
   [[nodiscard]] std::int64_t steady_ns() const override {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   }
   [[nodiscard]] std::int64_t unix_seconds() const override {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
   }
 };
 
@@ -28,7 +30,10 @@ class ManualClock final : public Clock {
  public:
   [[nodiscard]] std::int64_t steady_ns() const override { return ns_; }
   [[nodiscard]] std::int64_t unix_seconds() const override { return unix_; }
-  void advance_ns(std::int64_t ns) { ns_ += ns; unix_ += ns / 1'000'000'000; }
+  void advance_ns(std::int64_t ns) {
+    ns_ += ns;
+    unix_ += ns / 1'000'000'000;
+  }
   void set_unix_seconds(std::int64_t seconds) { unix_ = seconds; }
 
  private:

@@ -12,18 +12,18 @@ enum class KvDTypeChoice { kAuto, kF32, kBF16 };
 
 struct ServerConfig {
   // model
-  std::string model;          // path of a .gguf file or a checkpoint folder
-  std::string model_name;     // name in the API; empty: from the path
-  std::string chat_template;  // file; empty: the checkpoint's own
+  std::string model;                   // path of a .gguf file or a checkpoint folder
+  std::string model_name;              // name in the API; empty: from the path
+  std::string chat_template;           // file; empty: the checkpoint's own
   bool content_special_tokens = true;  // special-token strings inside message content become control tokens
   std::int64_t max_context = 0;        // tokens; 0: the model's own limit
 
   // HTTP
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
-  std::string api_key;                         // empty: none asked
+  std::string api_key;  // empty: none asked
   std::int64_t max_connections = 4096;
-  std::int64_t max_queue = 512;                // requests waiting for admission; more get 503 with retry-after
+  std::int64_t max_queue = 512;  // requests waiting for admission; more get 503 with retry-after
   std::int64_t max_body_bytes = 64 << 20;
   std::int64_t request_timeout_ms = 30'000;    // to receive a whole request; to write a piece of an answer
   std::int64_t keepalive_comment_ms = 15'000;  // SSE comment when a stream was silent that long; 0: never

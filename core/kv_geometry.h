@@ -27,7 +27,9 @@ struct KvGeometry {
 
   [[nodiscard]] constexpr std::int64_t half_row_elements() const { return std::int64_t{kv_heads} * head_dim; }
   [[nodiscard]] constexpr std::int64_t row_bytes() const { return 2 * half_row_elements() * kv_dtype_bytes(dtype); }
-  [[nodiscard]] constexpr std::int64_t value_offset_bytes() const { return half_row_elements() * kv_dtype_bytes(dtype); }
+  [[nodiscard]] constexpr std::int64_t value_offset_bytes() const {
+    return half_row_elements() * kv_dtype_bytes(dtype);
+  }
   [[nodiscard]] constexpr std::int64_t page_bytes() const { return kPageTokens * row_bytes(); }
   // One token in every layer.
   [[nodiscard]] constexpr std::int64_t token_bytes() const { return layers * row_bytes(); }
@@ -35,7 +37,11 @@ struct KvGeometry {
   constexpr bool operator==(const KvGeometry&) const = default;
 };
 
-[[nodiscard]] constexpr SlotId slot_of(PageId page, std::int64_t offset) { return SlotId{page.value() * kPageTokens + offset}; }
-[[nodiscard]] constexpr HostSlot host_slot_of(HostPage page, std::int64_t offset) { return HostSlot{page.value() * kPageTokens + offset}; }
+[[nodiscard]] constexpr SlotId slot_of(PageId page, std::int64_t offset) {
+  return SlotId{page.value() * kPageTokens + offset};
+}
+[[nodiscard]] constexpr HostSlot host_slot_of(HostPage page, std::int64_t offset) {
+  return HostSlot{page.value() * kPageTokens + offset};
+}
 
 }  // namespace hotset

@@ -15,12 +15,20 @@ void set_log_level(LogLevel level);
 void log_line(LogLevel level, std::string_view text);
 
 template <class... Parts>
-void log_debug(const Parts&... parts) { if (log_enabled(LogLevel::kDebug)) log_line(LogLevel::kDebug, concat(parts...)); }
+void log_debug(const Parts&... parts) {
+  if (log_enabled(LogLevel::kDebug)) log_line(LogLevel::kDebug, concat(parts...));
+}
 template <class... Parts>
-void log_info(const Parts&... parts) { if (log_enabled(LogLevel::kInfo)) log_line(LogLevel::kInfo, concat(parts...)); }
+void log_info(const Parts&... parts) {
+  if (log_enabled(LogLevel::kInfo)) log_line(LogLevel::kInfo, concat(parts...));
+}
 template <class... Parts>
-void log_warn(const Parts&... parts) { if (log_enabled(LogLevel::kWarn)) log_line(LogLevel::kWarn, concat(parts...)); }
+void log_warn(const Parts&... parts) {
+  if (log_enabled(LogLevel::kWarn)) log_line(LogLevel::kWarn, concat(parts...));
+}
 template <class... Parts>
-void log_error(const Parts&... parts) { if (log_enabled(LogLevel::kError)) log_line(LogLevel::kError, concat(parts...)); }
+void log_error(const Parts&... parts) {
+  if (log_enabled(LogLevel::kError)) log_line(LogLevel::kError, concat(parts...));
+}
 
 }  // namespace hotset

@@ -1,7 +1,7 @@
+#include "core/log.h"
+
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-
-#include "core/log.h"
 
 namespace hotset {
 namespace {

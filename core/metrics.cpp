@@ -77,8 +77,8 @@ Gauge& MetricsRegistry::gauge(const std::string& name, const std::string& help, 
   return *entry;
 }
 
-Histogram& MetricsRegistry::histogram(const std::string& name, const std::string& help, const std::vector<double>& bounds,
-                                      const MetricLabels& labels) {
+Histogram& MetricsRegistry::histogram(const std::string& name, const std::string& help,
+                                      const std::vector<double>& bounds, const MetricLabels& labels) {
   const std::scoped_lock lock(state_->mutex);
   auto& entry = state_->histograms[{name, labels}];
   if (!entry) {

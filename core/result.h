@@ -33,16 +33,31 @@ struct [[nodiscard]] Error {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}       // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT(google-explicit-constructor)
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  [[nodiscard]] T& value() & { HS_CHECK(ok(), "value() of a failed Result"); return std::get<0>(state_); }
-  [[nodiscard]] const T& value() const& { HS_CHECK(ok(), "value() of a failed Result"); return std::get<0>(state_); }
-  [[nodiscard]] T&& value() && { HS_CHECK(ok(), "value() of a failed Result"); return std::get<0>(std::move(state_)); }
-  [[nodiscard]] const Error& error() const& { HS_CHECK(!ok(), "error() of a good Result"); return std::get<1>(state_); }
-  [[nodiscard]] Error&& error() && { HS_CHECK(!ok(), "error() of a good Result"); return std::get<1>(std::move(state_)); }
+  [[nodiscard]] T& value() & {
+    HS_CHECK(ok(), "value() of a failed Result");
+    return std::get<0>(state_);
+  }
+  [[nodiscard]] const T& value() const& {
+    HS_CHECK(ok(), "value() of a failed Result");
+    return std::get<0>(state_);
+  }
+  [[nodiscard]] T&& value() && {
+    HS_CHECK(ok(), "value() of a failed Result");
+    return std::get<0>(std::move(state_));
+  }
+  [[nodiscard]] const Error& error() const& {
+    HS_CHECK(!ok(), "error() of a good Result");
+    return std::get<1>(state_);
+  }
+  [[nodiscard]] Error&& error() && {
+    HS_CHECK(!ok(), "error() of a good Result");
+    return std::get<1>(std::move(state_));
+  }
 
  private:
   std::variant<T, Error> state_;
@@ -56,7 +71,10 @@ class [[nodiscard]] Result<void> {
 
   [[nodiscard]] bool ok() const { return !failed_; }
   explicit operator bool() const { return ok(); }
-  [[nodiscard]] const Error& error() const { HS_CHECK(failed_, "error() of a good Result"); return error_; }
+  [[nodiscard]] const Error& error() const {
+    HS_CHECK(failed_, "error() of a good Result");
+    return error_;
+  }
 
  private:
   bool failed_ = false;

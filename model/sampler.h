@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct SampledToken {
   std::vector<TokenAlternative> top;  // params.logprobs entries, best first, ties to the lower id
 };
 
+// False when there is a NaN or plus infinity, or nothing finite.
+[[nodiscard]] bool logits_usable(std::span<const float> logits);
+
 // log-softmax value of `token`, and the best `count` alternatives, from raw logits. Sums in double.
 [[nodiscard]] SampledToken score_token(std::span<const float> logits, std::int32_t token, std::int32_t count);
 
@@ -43,7 +47,7 @@ class Sampler {
   Sampler() = default;
   Sampler(SamplingParams params, std::span<const std::int32_t> prompt);
 
-  // `logits` [vocabulary] is used as scratch. False when they hold a NaN or nothing finite: the sequence fails alone.
+  // `logits` [vocabulary] is used as scratch. False when they are not usable: the sequence fails alone.
   [[nodiscard]] bool sample(std::span<float> logits, SampledToken& out);
 
  private:
@@ -53,7 +57,7 @@ class Sampler {
   SamplingParams params_;
   std::uint64_t random_state_ = 0;
   std::unordered_map<std::int32_t, std::int32_t> output_counts_;
-  std::unordered_map<std::int32_t, bool> seen_;  // tokens of the prompt and the output, for the repetition penalty
+  std::unordered_set<std::int32_t> seen_;  // tokens of prompt and output, kept when there is a repetition penalty
 };
 
 }  // namespace hotset::model

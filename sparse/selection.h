@@ -26,8 +26,9 @@ class SelectionAlgorithm {
   virtual ~SelectionAlgorithm() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;  // B, divides 64
-  [[nodiscard]] virtual std::int64_t max_blocks() const = 0;    // upper bound of one selection; a hot buffer holds as many
-  [[nodiscard]] virtual std::int64_t window_tokens() const = 0; // newest tokens always selected; the ring holds them
+  [[nodiscard]] virtual std::int64_t max_blocks()
+      const = 0;  // upper bound of one selection; a hot buffer holds as many
+  [[nodiscard]] virtual std::int64_t window_tokens() const = 0;  // newest tokens always selected; the ring holds them
   // Ascending, unique, in range blocks; the last one may be partly filled.
   virtual void select(const SelectionContext& context, std::vector<std::int32_t>& blocks) const = 0;
 };

@@ -1,7 +1,7 @@
-// The data plane's view of one sequence's KV cache, and the operations by which the control plane changes it. The control
-// plane decides pages and sends KvOps inside a step; the stream applies them in step order, before the step's rows. So a
-// page freed in the plan of step t may be given to another sequence in the plan of step t + 1: the stream runs t first.
-// Thread: a SequenceKv belongs to the stream that runs the sequence's steps.
+// The data plane's view of one sequence's KV cache, and the operations by which the control plane changes it. The
+// control plane decides pages and sends KvOps inside a step; the stream applies them in step order, before the step's
+// rows. So a page freed in the plan of step t may be given to another sequence in the plan of step t + 1: the stream
+// runs t first. Thread: a SequenceKv belongs to the stream that runs the sequence's steps.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct KvOp {
     kAddHostPages,    // host_pages are appended
     kAddDevicePages,  // resident only: device_pages [pages][layers] are appended
     kEnterResident,   // from parked: device_pages [pages][layers] cover the rows so far, which are loaded from the host
-    kEnterHot,        // from parked or resident: device_pages [layers][buffer pages + ring pages] (see HotPages); the ring
-                      // is loaded from the host, the buffer starts empty
-    kPark,            // from resident or hot: rows that are not on the host yet are written there
+    kEnterHot,  // from parked or resident: device_pages [layers][buffer pages + ring pages] (see HotPages); the ring
+                // is loaded from the host, the buffer starts empty
+    kPark,      // from resident or hot: rows that are not on the host yet are written there
   };
   Kind kind = Kind::kAddHostPages;
   std::vector<HostPage> host_pages;
@@ -34,7 +34,8 @@ struct KvOp {
   HotBufferShape shape;  // kEnterHot
 };
 
-// Device pages of one layer of a hot sequence: the buffer's slots lie one after the other, H * B rows, then the ring's C.
+// Device pages of one layer of a hot sequence: the buffer's slots lie one after the other, H * B rows, then the ring's
+// C.
 struct HotPages {
   std::int64_t buffer = 0;
   std::int64_t ring = 0;
@@ -47,11 +48,11 @@ struct HotPages {
 struct SequenceKv {
   SequenceId id;
   KvMode mode = KvMode::kParked;
-  std::int64_t length = 0;                            // rows written so far
-  std::int64_t host_complete = 0;                     // rows [0, host_complete) are on the host, in every layer
-  std::vector<HostPage> host_pages;                   // [page]
-  std::vector<std::vector<PageId>> device_pages;      // resident: [layer][page]; hot: [layer][buffer pages, ring pages]
-  std::vector<HotBuffer> hot;                         // hot: [layer]
+  std::int64_t length = 0;                        // rows written so far
+  std::int64_t host_complete = 0;                 // rows [0, host_complete) are on the host, in every layer
+  std::vector<HostPage> host_pages;               // [page]
+  std::vector<std::vector<PageId>> device_pages;  // resident: [layer][page]; hot: [layer][buffer pages, ring pages]
+  std::vector<HotBuffer> hot;                     // hot: [layer]
 };
 
 }  // namespace hotset::sparse
