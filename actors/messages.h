@@ -1,0 +1,116 @@
+// Local messages: they stay inside one process and may carry shared pointers to immutable values. What crosses
+// processes is in wire_messages.h. A message of this file that reached a remote actor would arrive empty.
+#pragma once
+
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/kv_cache_planner.h"
+#include "actors/requests.h"
+#include "actors/serving_system.h"
+#include "actors/step_draft.h"
+#include "actors/tier_page.h"
+#include "core/result.h"
+#include "model/step_plan.h"
+
+namespace hotset::actors {
+
+// To the Gateway.
+struct Generate {
+  RequestHandle handle = 0;
+  std::shared_ptr<const GenerationRequest> request;
+  std::int64_t arrived_ns = 0;  // Clock::steady_ns
+};
+struct CancelGeneration {
+  RequestHandle handle = 0;
+};
+struct Tokenize {
+  std::shared_ptr<const TokenizeRequest> request;
+  std::function<void(Result<TokenizeResponse>)> done;
+};
+struct Detokenize {
+  std::shared_ptr<const std::vector<std::int32_t>> tokens;
+  std::function<void(Result<std::string>)> done;
+};
+struct FailOpenRequests {
+  Error error;
+};
+
+// Between the engine's actors: one step, from stage to stage.
+struct PlanSelection {
+  std::shared_ptr<const StepDraft> draft;
+};
+struct PlanPages {
+  std::shared_ptr<const StepDraft> draft;
+  std::shared_ptr<const StepSelection> selection;
+};
+struct AdaptStep {
+  std::shared_ptr<const StepDraft> draft;
+  std::shared_ptr<const StepSelection> selection;
+  std::shared_ptr<const StepPages> pages;
+};
+struct RunStep {
+  std::shared_ptr<const model::StepPlan> plan;
+};
+struct StepDone {
+  std::shared_ptr<const model::StepResult> result;
+};
+struct StepFailed {
+  std::string reason;  // the environment is broken: no step follows
+};
+
+// Between the coordinator and the cache manager.
+struct AcquirePages {
+  KvDemand demand;
+};
+struct AcquireAnswer {
+  Admission admission = Admission::kLater;
+  bool failed = false;
+  Error error;  // when failed
+};
+struct ReleasePages {
+  std::vector<SequenceId> sequences;
+};
+
+// To a TierStore. Pages of one step or one sequence together, never one message per page.
+struct PutPages {
+  std::shared_ptr<const std::vector<TierPage>> pages;
+};
+struct ErasePages {
+  std::shared_ptr<const std::vector<PageIdentity>> pages;
+};
+struct FindPages {
+  std::shared_ptr<const std::vector<PageIdentity>> pages;
+};
+struct FoundPages {
+  std::vector<TierPage> pages;  // the leading pages of the question that are there, in its order
+};
+
+// To the Supervisor.
+struct StopActors {};
+
+}  // namespace hotset::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Generate)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::CancelGeneration)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Tokenize)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Detokenize)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::FailOpenRequests)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::PlanSelection)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::PlanPages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AdaptStep)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::RunStep)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepDone)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepFailed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AcquirePages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AcquireAnswer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::ReleasePages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::PutPages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::ErasePages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::FindPages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::FoundPages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StopActors)
