@@ -1,10 +1,11 @@
-// The hot buffer of one (sequence, layer): an LRU cache of blocks on the device plus the ring of newest rows. This plain
-// class is the specification of the sparse diff (docs/architecture.md, section 5); device kernels must give the same state
-// and outputs, bit for bit. It moves no rows: the caller copies what the miss list says.
-// Thread: one owner (the stream that runs the sequence's steps).
+// The hot buffer of one (sequence, layer): an LRU cache of blocks on the device plus the ring of newest rows. This
+// plain class is the specification of the sparse diff (docs/architecture.md, section 5); device kernels must give the
+// same state and outputs, bit for bit. It moves no rows: the caller copies what the miss list says. Thread: one owner
+// (the stream that runs the sequence's steps).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,7 +23,14 @@ struct HotBufferShape {
 };
 
 // kInvalidArgument (naming --hot-ring, --sparse-block, ...) when a size breaks the contract.
-Result<HotBufferShape> make_hot_buffer_shape(std::int64_t hot_blocks, std::int64_t block_tokens, std::int64_t ring_recent);
+Result<HotBufferShape> make_hot_buffer_shape(std::int64_t hot_blocks, std::int64_t block_tokens,
+                                             std::int64_t ring_recent);
+
+class SelectionAlgorithm;
+
+// The smallest shape that serves the algorithm. `hot_ring`: --hot-ring; absent: max(128, window); less than the window
+// is refused, because the window's rows must be in the ring.
+Result<HotBufferShape> hot_buffer_shape_for(const SelectionAlgorithm& algorithm, std::optional<std::int64_t> hot_ring);
 
 enum class MissSource : std::uint8_t { kHost, kRing };
 
@@ -35,18 +43,24 @@ struct Miss {
 };
 
 struct SparseDiff {
-  std::vector<std::int32_t> slot_of;  // per selected entry: 0..H-1 buffer, H + (first position mod C) / B ring, -1 ignored
-  std::vector<Miss> misses;           // in the order of the selection
-  std::int32_t hits = 0;              // in the buffer
+  std::vector<std::int32_t>
+      slot_of;               // per selected entry: 0..H-1 buffer, H + (first position mod C) / B ring, -1 ignored
+  std::vector<Miss> misses;  // in the order of the selection
+  std::int32_t hits = 0;     // in the buffer
   std::int32_t ring_hits = 0;
+  std::int32_t unplaced = 0;  // valid entries with slot -1 because the buffer is full; 0 whenever n <= H
 };
 
 class HotBuffer {
  public:
+  // The shape comes from make_hot_buffer_shape.
   explicit HotBuffer(const HotBufferShape& shape);
 
-  // `selected`: the first entries of a selection that are valid (n <= H). `newest_position`: of the query's own token,
-  // whose row is in the ring already. Reuses `out`'s memory.
+  // `selected`: a selection's entries (n <= H), in any order. `newest_position`: of the query's own token, whose row is
+  // in the ring already; it never shrinks from call to call. Time O(n + H); `out`'s memory is reused and nothing is
+  // allocated once it has grown. More than H valid blocks outside the ring are our bug, but a harmless one here: the
+  // entries that find no slot get -1, change nothing, and are counted in `unplaced`; a caller that sees one must fail
+  // the sequence.
   void diff(std::span<const std::int32_t> selected, std::int64_t newest_position, SparseDiff& out);
 
   [[nodiscard]] const HotBufferShape& shape() const { return shape_; }
@@ -57,7 +71,26 @@ class HotBuffer {
   HotBufferShape shape_;
   std::vector<std::int32_t> block_of_slot_;
   std::vector<std::int32_t> lru_;
-  // Members of the implementation follow here (index of resident blocks, scratch reused by diff()).
+
+  // Where a block is in this call: open addressing, entries of earlier calls are void by their stamp.
+  struct IndexEntry {
+    std::uint64_t stamp = 0;
+    std::int32_t block = 0;
+    std::int32_t slot = -1;  // of the buffer; -1: not in the buffer
+    bool selected = false;   // by an earlier entry of this call
+  };
+  IndexEntry& find_or_add(std::int32_t block);
+  void index_buffer(std::size_t selected);
+  void load_misses(SparseDiff& out);
+  void renew_order();
+
+  enum class Use : std::uint8_t { kUntouched, kLoaded, kHit };
+  std::vector<Use> use_of_slot_;            // [H], of this call
+  std::vector<std::int32_t> next_lru_;      // [H]
+  std::vector<std::int32_t> miss_entries_;  // per miss: its place in the selection
+  std::vector<std::int32_t> loaded_slots_;  // per loaded miss
+  std::vector<IndexEntry> index_;           // a power of two, at least twice H + n
+  std::uint64_t stamp_ = 0;
 };
 
 }  // namespace hotset::sparse

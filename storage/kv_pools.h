@@ -4,16 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "core/kv_geometry.h"
 #include "core/result.h"
 
 namespace hotset::storage {
 
-// Anonymous zero pages, huge-page advised, returned to the system by the destructor. Untouched pages cost no memory.
+// Anonymous zero pages, huge-page advised, returned to the system by the destructor. Untouched pages cost no memory, so
+// an allocation larger than the memory succeeds: bound it first (storage/host_memory.h). A moved-from object is empty.
 class AnonymousMemory {
  public:
-  // kOverloaded when the system refuses the size.
+  // kOverloaded when the system refuses the size, kInvalidArgument when it is negative. 0 bytes: data() is null.
   static Result<AnonymousMemory> allocate(std::int64_t bytes);
   AnonymousMemory(AnonymousMemory&& other) noexcept;
   AnonymousMemory& operator=(AnonymousMemory&& other) noexcept;
@@ -30,6 +32,7 @@ class AnonymousMemory {
 // Layer-agnostic pages [page][64][row]; a page belongs to one (sequence, layer).
 class DevicePool {
  public:
+  // kInvalidArgument (nothing to hold, or more than 63 bits of bytes) and kOverloaded name --device-kv-tokens.
   static Result<DevicePool> create(const KvGeometry& geometry, std::int32_t pages);
   [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
   [[nodiscard]] std::int32_t pages() const { return pages_; }
@@ -49,6 +52,7 @@ class DevicePool {
 // consecutive host slots, the same in every layer.
 class HostPool {
  public:
+  // As DevicePool::create, naming --host-kv.
   static Result<HostPool> create(const KvGeometry& geometry, std::int32_t pages);
   [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
   [[nodiscard]] std::int32_t pages() const { return pages_; }

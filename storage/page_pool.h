@@ -18,6 +18,7 @@ class PagePool {
   explicit PagePool(std::int32_t pages) : total_(pages) {
     HS_CHECK(pages >= 0, "a pool has no negative size");
     free_.reserve(static_cast<std::size_t>(pages));
+    taken_.assign(static_cast<std::size_t>(pages), false);
     for (std::int32_t page = pages; page-- > 0;) free_.push_back(Id{page});
   }
 
@@ -43,10 +44,13 @@ class PagePool {
     --reserved_;
     const Id page = free_.back();
     free_.pop_back();
+    taken_[static_cast<std::size_t>(page.value())] = true;
     return page;
   }
   void give_back(Id page) {
-    HS_CHECK(page.value() >= 0 && page.value() < total_ && free() < total_, "page of another pool, or given back twice");
+    HS_CHECK(page.value() >= 0 && page.value() < total_, "page of another pool");
+    HS_CHECK(taken_[static_cast<std::size_t>(page.value())], "page given back twice");
+    taken_[static_cast<std::size_t>(page.value())] = false;
     free_.push_back(page);
   }
 
@@ -54,6 +58,7 @@ class PagePool {
   std::int32_t total_;
   std::int32_t reserved_ = 0;
   std::vector<Id> free_;
+  std::vector<bool> taken_;  // [page]
 };
 
 }  // namespace hotset::storage

@@ -1,5 +1,5 @@
-// The life of one logical page (64 tokens of a sequence, all layers). Allowed transitions stand in one table, checked in
-// one function.
+// The life of one logical page (64 tokens of a sequence, all layers). Allowed transitions stand in one table, checked
+// in one function.
 #pragma once
 
 #include <string_view>
