@@ -11,18 +11,24 @@
 // With tied embeddings "lm_head" is "embed_tokens", also where the file holds a redundant copy.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "core/result.h"
 #include "kernels/tensor.h"
 #include "model/gguf_metadata.h"
+#include "model/mapped_file.h"
 #include "model/model_config.h"
 
 namespace hotset::model {
@@ -46,30 +52,51 @@ struct TensorInfo {
   std::vector<std::int64_t> shape;  // outermost first: a matrix is [rows, cols]
 };
 
+// A tensor of a checkpoint, filled in by the reader of its format.
+struct StoredTensor {
+  std::string file_name;                    // the file's name of it, for messages
+  TensorInfo info;                          // of this tensor; where the file stacks several, of the part
+  std::optional<kernels::WeightType> type;  // null: a type that can't be used as a weight
+  std::span<const std::byte> data;          // exactly as many bytes as type and shape say
+  std::int32_t adjacent_pair_heads = 0;     // > 0: rows lie in adjacent-pair RoPE order, in this many heads
+};
+
+struct CheckpointContents {
+  ModelConfig config;
+  TokenizerSource tokenizer;
+  std::map<std::string, StoredTensor, std::less<>> tensors;  // by canonical name
+  std::vector<std::string> unused_tensors;                   // file names that no canonical name leads to, ascending
+  std::vector<std::shared_ptr<const MappedFile>> files;      // keep `data` of the tensors valid
+};
+
 // Owned by the thread that loads the model. Views stay valid as long as the checkpoint: pack the weights, then destroy
 // it.
 class Checkpoint {
  public:
-  virtual ~Checkpoint() = default;
+  explicit Checkpoint(CheckpointContents contents) : contents_(std::move(contents)) {}
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
 
-  [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  [[nodiscard]] virtual const TokenizerSource& tokenizer_source() const = 0;
+  [[nodiscard]] const ModelConfig& config() const { return contents_.config; }
+  [[nodiscard]] const TokenizerSource& tokenizer_source() const { return contents_.tokenizer; }
+  [[nodiscard]] const std::vector<std::string>& unused_tensors() const { return contents_.unused_tensors; }
 
-  // nullopt: no such tensor. Shape and type of any tensor, usable or not.
-  [[nodiscard]] virtual std::optional<TensorInfo> info(std::string_view canonical_name) const = 0;
-  [[nodiscard]] bool has(std::string_view canonical_name) const { return info(canonical_name).has_value(); }
+  // nullptr: no such tensor. Any tensor, usable or not.
+  [[nodiscard]] const StoredTensor* find(std::string_view canonical_name) const;
+  [[nodiscard]] bool has(std::string_view canonical_name) const { return find(canonical_name) != nullptr; }
 
-  // A matrix in the file's own format. GGUF's q_proj and k_proj of Llama are copies that the checkpoint owns (their
-  // rows are put into half-split order); everything else points into the mapped file, which may have any alignment of
-  // bytes. Errors: kNotFound, kInvalidArgument (a type or number of dimensions that can't be used). Validated
-  // checkpoints give every expected tensor without an error.
-  [[nodiscard]] virtual Result<kernels::MatrixView> matrix(std::string_view canonical_name) = 0;
+  // A matrix in the file's own format, at an address that is a multiple of 4. It points into the mapped file; what lies
+  // there unaligned or in adjacent-pair order (Llama's q_proj and k_proj in a GGUF) is a copy that the checkpoint owns.
+  // Errors: kNotFound; kInvalidArgument for a type or a number of dimensions that can't be used. A validated checkpoint
+  // gives every expected tensor without an error.
+  [[nodiscard]] Result<kernels::MatrixView> matrix(std::string_view canonical_name);
 
   // A norm's weight or a bias as float32. Types F32, F16, BF16. Errors as above.
-  [[nodiscard]] virtual Result<std::vector<float>> vector(std::string_view canonical_name) const = 0;
+  [[nodiscard]] Result<std::vector<float>> vector(std::string_view canonical_name) const;
 
-  // Tensors in the file that no canonical name leads to, in the file's spelling, ascending.
-  [[nodiscard]] virtual std::vector<std::string> unused_tensors() const = 0;
+ private:
+  CheckpointContents contents_;
+  std::map<std::string, std::vector<std::byte>, std::less<>> copies_;  // by canonical name
 };
 
 // One tensor that a config asks for.

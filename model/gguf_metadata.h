@@ -43,6 +43,9 @@ struct GgufValue {
   std::uint64_t offset = 0;  // of the first element, in the file
 };
 
+// Bytes of one scalar; 0 for strings and arrays.
+[[nodiscard]] std::uint64_t gguf_scalar_bytes(GgufType type);
+
 class GgufMetadata {
  public:
   // `values`: offsets and counts that lie inside `file` (GgufReader has walked over them).
@@ -63,6 +66,9 @@ class GgufMetadata {
   [[nodiscard]] Result<std::optional<std::vector<double>>> numbers(std::string_view key) const;
 
  private:
+  [[nodiscard]] const GgufValue* find(std::string_view key) const;
+  [[nodiscard]] const std::byte* data(const GgufValue& value) const;
+
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string, GgufValue, std::less<>> values_;
 };

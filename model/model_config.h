@@ -64,7 +64,4 @@ struct ModelConfig {
 // their squares too. The error names the option with the spelling of config.json.
 Result<void> check_model_config(const ModelConfig& config);
 
-// `text` shortened to 80 bytes, bytes outside printable ASCII as '?': names from files inside messages.
-[[nodiscard]] std::string printable(std::string_view text);
-
 }  // namespace hotset::model

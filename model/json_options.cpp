@@ -1,0 +1,116 @@
+#include "model/json_options.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/concat.h"
+#include "model/printable.h"
+
+namespace hotset::model {
+namespace {
+
+using nlohmann::json;
+
+std::optional<std::int64_t> as_integer(const json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+    return static_cast<std::int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::trunc(number) == number && std::abs(number) < 0x1p53) return static_cast<std::int64_t>(number);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<json> parse_json_object(std::string_view text, std::string_view file) {
+  auto parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return corrupt(concat(file, " is not a JSON object"));
+  return parsed;
+}
+
+const json* JsonOptions::find(std::string_view key) {
+  read_.emplace(key);
+  const auto it = object_.find(key);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<std::int64_t> JsonOptions::integer(std::string_view key) {
+  const auto* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const auto number = as_integer(*value);
+  if (!number) wrong_type(key, "an integer");
+  return number;
+}
+
+std::int64_t JsonOptions::required_integer(std::string_view key) {
+  const auto value = integer(key);
+  if (!value) fail(corrupt(concat("option ", path_, key, " is missing")));
+  return value.value_or(0);
+}
+
+std::optional<double> JsonOptions::number(std::string_view key) {
+  const auto* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number()) return value->get<double>();
+  wrong_type(key, "a number");
+  return std::nullopt;
+}
+
+std::optional<bool> JsonOptions::boolean(std::string_view key) {
+  const auto* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  wrong_type(key, "true or false");
+  return std::nullopt;
+}
+
+std::optional<std::string> JsonOptions::text(std::string_view key) {
+  const auto* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return value->get<std::string>();
+  wrong_type(key, "a string");
+  return std::nullopt;
+}
+
+std::optional<std::vector<std::int64_t>> JsonOptions::integers(std::string_view key) {
+  const auto* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  std::vector<std::int64_t> out;
+  const json single = json::array({*value});
+  for (const auto& item : value->is_array() ? *value : single) {
+    const auto number = as_integer(item);
+    if (!number) {
+      wrong_type(key, "an integer or a list of integers");
+      return std::nullopt;
+    }
+    out.push_back(*number);
+  }
+  return out;
+}
+
+void JsonOptions::fail(Error error) {
+  if (!error_) error_ = std::move(error);
+}
+
+void JsonOptions::unsupported(std::string_view key, std::string_view why) {
+  fail(invalid_argument(concat("option ", path_, printable(key), " ", why), concat(path_, printable(key))));
+}
+
+void JsonOptions::wrong_type(std::string_view key, std::string_view wanted) {
+  fail(corrupt(concat("option ", path_, key, " is not ", wanted)));
+}
+
+std::vector<std::string> JsonOptions::unread() const {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object_.items()) {
+    if (!read_.contains(key)) out.push_back(key);
+  }
+  return out;
+}
+
+}  // namespace hotset::model
