@@ -1,0 +1,180 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/concat.h"
+#include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/cpu_matmul.h"
+#include "kernels/cpu/half.h"
+#include "kernels/cpu/isa_kernels.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/rope_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/top_k.h"
+
+namespace hotset::kernels {
+namespace {
+
+constexpr std::int64_t kMinTaskElements = 8 << 10;  // element-wise work of a few microseconds; less stays on the caller
+constexpr std::int64_t kMinTaskBytes = 256 << 10;   // copies
+
+const IsaKernels& kernels_of(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kScalar: return kScalarKernels;
+#if defined(HOTSET_X86_KERNELS)
+    case CpuIsa::kAvx2: return kAvx2Kernels;
+    case CpuIsa::kAvx512: return kAvx512Kernels;
+    case CpuIsa::kAvx512Vnni: return kAvx512VnniKernels;
+#else
+    default: break;
+#endif
+  }
+  return kScalarKernels;
+}
+
+const CpuPackedMatrix& own_matrix(const PackedMatrix* matrix) {
+  const auto* own = dynamic_cast<const CpuPackedMatrix*>(matrix);
+  HS_CHECK(own != nullptr, "the matrix was not packed by this backend");
+  return *own;
+}
+
+void encode_half_row(const float* from, std::int64_t count, KvDType dtype, std::byte* to) {
+  if (dtype == KvDType::kF32) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint16_t half = f32_to_bf16(from[i]);
+    std::memcpy(to + 2 * i, &half, sizeof half);
+  }
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, CpuIsa isa)
+      : kernels_(kernels_of(isa)), pool_(threads), matmul_(kernels_, pool_), attention_(kernels_, pool_) {}
+
+  std::string description() const override {
+    return concat("CPU, ", pool_.threads(), pool_.threads() == 1 ? " thread, " : " threads, ", kernels_.name);
+  }
+
+  std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) override {
+    return std::make_unique<CpuPackedMatrix>(matrix, pool_);
+  }
+
+  void embed(const EmbedParams& params) override {
+    const CpuPackedMatrix& table = own_matrix(params.table);
+    for_rows(params.count, table.cols(), [&](std::int64_t row) {
+      const std::int32_t token = params.tokens[row];
+      HS_CHECK(token >= 0 && token < table.rows(), "token id outside the vocabulary");
+      table.read_row(token, params.out + row * table.cols());
+    });
+  }
+
+  void rms_norm(const RmsNormParams& params) override {
+    for_rows(params.rows, params.width, [&](std::int64_t row) {
+      const std::int64_t at = row * params.width;
+      kernels_.rms_norm_row(params.in + at, params.weight, params.out + at, params.width, params.epsilon);
+    });
+  }
+
+  void rope(const RopeParams& params) override {
+    HS_CHECK(params.rotary_dim % 2 == 0 && params.rotary_dim <= params.head_dim, "bad rotary dimension");
+    if (params.rows <= 0) return;
+    rope_table_.prepare(params);
+    for_rows(params.rows, std::int64_t{params.heads} * params.head_dim, [&](std::int64_t row) {
+      kernels_.rope_row(params.x + row * params.row_stride, rope_table_.cos(row), rope_table_.sin(row),
+                        params.rotary_dim / 2, params.heads, params.head_dim);
+    });
+  }
+
+  void matmul(const MatmulParams& params) override { matmul_.run(params, own_matrix(params.weight)); }
+
+  void silu_gate(const SiluGateParams& params) override {
+    for_rows(params.rows, params.width, [&](std::int64_t row) {
+      const std::int64_t at = row * params.width;
+      kernels_.silu_gate(params.gate + at, params.up + at, params.out + at, params.width);
+    });
+  }
+
+  void store_rows(const StoreRowsParams& params) override {
+    const std::int64_t count = params.geometry.half_row_elements();
+    for_rows(params.rows, 2 * count, [&](std::int64_t row) {
+      std::byte* const out = params.rows_out[row];
+      encode_half_row(params.k + row * params.stride, count, params.geometry.dtype, out);
+      encode_half_row(params.v + row * params.stride, count, params.geometry.dtype,
+                      out + params.geometry.value_offset_bytes());
+    });
+  }
+
+  void copy(const CopyParams& params) override {
+    for_chunks(params.count, std::max<std::int64_t>(kMinTaskBytes / std::max<std::int64_t>(params.bytes, 1), 1),
+               [&](std::int64_t i) {
+                 std::memcpy(params.targets[i], params.sources[i], static_cast<std::size_t>(params.bytes));
+               });
+  }
+
+  void slot_attention(const SlotAttentionParams& params) override { attention_.slots(params); }
+  void prefill_attention(const PrefillAttentionParams& params) override { attention_.prefill(params); }
+
+  void top_k(const TopKParams& params) override {
+    HS_CHECK(params.k >= 0, "negative k");
+    for_rows(params.rows, params.stride, [&](std::int64_t row) {
+      std::int32_t* const out = params.out + row * params.k;
+      HS_CHECK(params.lengths[row] >= 0 && params.lengths[row] <= params.stride, "row longer than its stride");
+      const std::int32_t count = top_k_row(params.scores + row * params.stride, params.lengths[row], params.k, out);
+      std::fill(out + count, out + params.k, -1);
+      params.counts[row] = count;
+    });
+  }
+
+ private:
+  // body(i) for i in [0, count), at least `chunk` of them a task.
+  template <class Body>
+  void for_chunks(std::int64_t count, std::int64_t chunk, const Body& body) {
+    if (count <= 0) return;
+    const std::int64_t step = std::max(chunk, ceil_div(count, std::int64_t{pool_.threads()} * 4));
+    pool_.run(ceil_div(count, step), [&](std::int64_t task, int) {
+      for (std::int64_t i = task * step; i < std::min(count, (task + 1) * step); ++i) body(i);
+    });
+  }
+  template <class Body>
+  void for_rows(std::int64_t rows, std::int64_t width, const Body& body) {
+    for_chunks(rows, std::max<std::int64_t>(kMinTaskElements / std::max<std::int64_t>(width, 1), 1), body);
+  }
+
+  const IsaKernels& kernels_;
+  ThreadPool pool_;
+  CpuMatmul matmul_;
+  CpuAttention attention_;
+  RopeTable rope_table_;
+};
+
+}  // namespace
+
+CpuIsa detect_cpu_isa() {
+#if defined(HOTSET_X86_KERNELS)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+    return CpuIsa::kScalar;
+  }
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
+    return CpuIsa::kAvx2;
+  }
+  return __builtin_cpu_supports("avx512vnni") ? CpuIsa::kAvx512Vnni : CpuIsa::kAvx512;
+#else
+  return CpuIsa::kScalar;
+#endif
+}
+
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<CpuIsa> isa) {
+  HS_CHECK(threads >= 1, "a backend has at least one thread");
+  const CpuIsa best = detect_cpu_isa();
+  HS_CHECK(!isa || *isa <= best, "this processor lacks the instruction set");
+  return std::make_unique<CpuBackend>(threads, isa.value_or(best));
+}
+
+}  // namespace hotset::kernels

@@ -1,0 +1,22 @@
+#include <immintrin.h>
+
+#include "kernels/cpu/half.h"
+#include "kernels/cpu/isa_kernels.h"
+
+namespace hotset::kernels {
+namespace {
+
+// clang-format off
+#include "kernels/cpu/simd_avx512.h"
+#include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/prefill_kernels.h"
+// clang-format on
+
+}  // namespace
+
+const IsaKernels kAvx512Kernels = {"AVX-512", quantize_row, matmul,        rms_norm_row,   rope_row,
+                                   silu_gate, slot_tile,    merge_partial, finish_partial, prefill};
+
+}  // namespace hotset::kernels
