@@ -65,14 +65,13 @@ class KvCachePlanner {
   // is kept of it: ask again). kInvalidArgument for an empty prompt or a negative output.
   Result<Admission> acquire(const KvDemand& demand);
 
-  // The most output tokens that a prompt of that length can ever get here (0: none; it may still be
-  // scored).
+  // The most output tokens that a prompt of that length can ever get here (0: none; it may still be scored).
   [[nodiscard]] std::int64_t largest_output(std::int64_t prompt_tokens) const;
 
   // Cache operations that have to precede `rows` new rows of a granted sequence in the next step. Steps of a sequence
   // are planned in order, first_position being the number of rows planned so far. Prefill rows lie in the prompt; a
-  // decode step has one row behind it. Pages that the operations free are handed out again after the sequence's next
-  // plan.
+  // decode step has one row behind it. Pages that the operations free are handed out again from the sequence's next
+  // plan or release on.
   std::vector<sparse::KvOp> plan_rows(SequenceId id, std::int64_t first_position, std::int64_t rows, bool prefill);
 
   // The mode that the sequence has after its last plan.

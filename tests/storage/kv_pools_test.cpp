@@ -1,0 +1,113 @@
+#include "storage/kv_pools.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace hotset::storage {
+namespace {
+
+constexpr KvGeometry kGeometry{.layers = 3, .kv_heads = 2, .head_dim = 8, .dtype = KvDType::kBF16};
+constexpr std::int64_t kRowBytes = 2 * 2 * 8 * 2;
+
+TEST(AnonymousMemory, IsZeroAndWritable) {
+  Result<AnonymousMemory> memory = AnonymousMemory::allocate(5'000'001);
+  ASSERT_TRUE(memory.ok());
+  std::byte* data = memory.value().data();
+  EXPECT_EQ(memory.value().bytes(), 5'000'001);
+  for (const std::int64_t at : {0, 4096, 5'000'000}) {
+    EXPECT_EQ(data[at], std::byte{0});
+    data[at] = std::byte{7};
+    EXPECT_EQ(data[at], std::byte{7});
+  }
+}
+
+TEST(AnonymousMemory, MovesLeaveOneOwner) {
+  AnonymousMemory first = AnonymousMemory::allocate(4096).value();
+  std::byte* data = first.data();
+  AnonymousMemory second = std::move(first);
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): moved-from is empty by contract
+  EXPECT_EQ(first.bytes(), 0);
+  AnonymousMemory third = AnonymousMemory::allocate(8192).value();
+  third = std::move(second);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_EQ(third.bytes(), 4096);
+  third.data()[4095] = std::byte{1};
+}
+
+TEST(AnonymousMemory, SizesThatNoSystemHasAreErrors) {
+  EXPECT_EQ(AnonymousMemory::allocate(0).value().data(), nullptr);
+  EXPECT_EQ(AnonymousMemory::allocate(-1).error().code, ErrorCode::kInvalidArgument);
+  const Result<AnonymousMemory> huge = AnonymousMemory::allocate(std::numeric_limits<std::int64_t>::max());
+  ASSERT_FALSE(huge.ok());
+  EXPECT_EQ(huge.error().code, ErrorCode::kOverloaded);
+  EXPECT_NE(huge.error().message.find("9223372036854775807"), std::string::npos);
+}
+
+TEST(DevicePool, PagesAndRowsTileTheMemory) {
+  const DevicePool pool = DevicePool::create(kGeometry, 4).value();
+  EXPECT_EQ(pool.pages(), 4);
+  for (std::int32_t page = 0; page < 4; ++page) {
+    EXPECT_EQ(pool.page(PageId{page}) - pool.base(), page * 64 * kRowBytes);
+    for (const std::int64_t offset : {0, 1, 63})
+      EXPECT_EQ(pool.row(slot_of(PageId{page}, offset)) - pool.base(), (page * 64 + offset) * kRowBytes);
+  }
+  std::memset(pool.page(PageId{3}), 1, static_cast<std::size_t>(kGeometry.page_bytes()));
+  EXPECT_EQ(pool.page(PageId{3})[-1], std::byte{0});
+}
+
+TEST(HostPool, IsLayerMajor) {
+  const HostPool pool = HostPool::create(kGeometry, 5).value();
+  const std::byte* base = pool.row(LayerId{0}, HostSlot{0});
+  std::set<const std::byte*> rows;
+  for (std::int32_t layer = 0; layer < 3; ++layer)
+    for (std::int32_t page = 0; page < 5; ++page) {
+      EXPECT_EQ(pool.page(LayerId{layer}, HostPage{page}) - base, (layer * 5 + page) * 64 * kRowBytes);
+      for (std::int64_t offset = 0; offset < 64; ++offset)
+        rows.insert(pool.row(LayerId{layer}, host_slot_of(HostPage{page}, offset)));
+    }
+  EXPECT_EQ(rows.size(), 3U * 5 * 64);
+  std::memset(pool.page(LayerId{2}, HostPage{4}), 1, static_cast<std::size_t>(kGeometry.page_bytes()));
+}
+
+// More than 2^32 rows' bytes: offsets that were computed in 32 bits would land elsewhere. Untouched pages cost nothing.
+TEST(HostPool, OffsetsAre64Bit) {
+  const KvGeometry geometry{.layers = 8, .kv_heads = 8, .head_dim = 128, .dtype = KvDType::kF32};
+  const HostPool host = HostPool::create(geometry, 20'000).value();
+  const std::byte* base = host.row(LayerId{0}, HostSlot{0});
+  std::byte* last = host.row(LayerId{7}, host_slot_of(HostPage{19'999}, 63));
+  EXPECT_EQ(last - base, (std::int64_t{8} * 20'000 * 64 - 1) * 8192);
+  *last = std::byte{1};
+  const DevicePool device = DevicePool::create(geometry, 20'000).value();
+  EXPECT_EQ(device.page(PageId{19'999}) - device.base(), std::int64_t{19'999} * 64 * 8192);
+}
+
+TEST(Pools, ErrorsNameTheOption) {
+  EXPECT_EQ(DevicePool::create(kGeometry, 0).error().param, "--device-kv-tokens");
+  EXPECT_EQ(DevicePool::create(kGeometry, -3).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(HostPool::create(kGeometry, 0).error().param, "--host-kv");
+  EXPECT_NE(HostPool::create(kGeometry, 0).error().message.find("--host-kv"), std::string::npos);
+  EXPECT_EQ(HostPool::create(KvGeometry{}, 4).error().code, ErrorCode::kInvalidArgument);
+
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  KvGeometry vast = kGeometry;
+  vast.kv_heads = vast.head_dim = kMost;
+  for (const Error& error : {DevicePool::create(vast, kMost).error(), HostPool::create(vast, kMost).error()}) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.message.find("larger than any memory"), std::string::npos);
+  }
+  // Fits 63 bits, but no address space.
+  vast.kv_heads = 1 << 10;
+  vast.head_dim = 1 << 10;
+  const Error refused = HostPool::create(vast, 1 << 28).error();
+  EXPECT_EQ(refused.code, ErrorCode::kOverloaded);
+  EXPECT_NE(refused.message.find("--host-kv"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hotset::storage
