@@ -44,9 +44,9 @@ struct StepPlan {
 struct SequenceResult {
   SequenceId id;
   bool sampled = false;
-  SampledToken token{};                         // when sampled
-  std::vector<SampledToken> prompt_logprobs{};  // one per scored prompt token of this chunk
-  std::string error{};                          // not empty: the sequence failed, alone
+  SampledToken token;                         // when sampled
+  std::vector<SampledToken> prompt_logprobs;  // one per scored prompt token of this chunk
+  std::string error;                          // not empty: the sequence failed, alone
 };
 
 struct StepStats {

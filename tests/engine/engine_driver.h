@@ -1,0 +1,183 @@
+// Drives the data plane without actors: planner, step runner and pools of the right size, with every sequence's steps
+// planned as the scheduler would (one decode row each, prompt chunks at multiples of the chunk).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/kv_cache_planner.h"
+#include "core/check.h"
+#include "core/concat.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "model/checkpoint.h"
+#include "model/step_runner.h"
+#include "model/transformer.h"
+#include "sparse/selection.h"
+
+namespace hotset::testing {
+
+struct DriverOptions {
+  std::filesystem::path checkpoint;
+  sparse::SelectionPolicy policy{.algorithm = nullptr, .threshold = 0};
+  KvModeChoice mode = KvModeChoice::kAuto;
+  KvDType dtype = KvDType::kF32;
+  std::int64_t device_tokens = 8192;
+  std::int64_t host_tokens = 32768;
+  std::int64_t prefill_chunk = 64;
+  std::int64_t hot_ring = 128;
+  int threads = 1;
+};
+
+struct DriverRequest {
+  std::vector<std::int32_t> prompt;
+  std::int32_t new_tokens = 0;
+  std::int32_t prompt_logprobs = -1;
+  model::SamplingParams sampling{.temperature = 0, .logprobs = 0};
+};
+
+struct DriverAnswer {
+  std::vector<model::SampledToken> prompt_logprobs;
+  std::vector<model::SampledToken> tokens;
+  bool was_hot = false;
+};
+
+class EngineDriver {
+ public:
+  explicit EngineDriver(const DriverOptions& options) : options_(options) {
+    auto opened = model::open_checkpoint(options.checkpoint);
+    HS_CHECK(opened.ok(), opened.ok() ? "" : opened.error().message.c_str());
+    auto backend = kernels::make_cpu_backend(options.threads);
+    auto loaded = model::load_weights(*opened.value(), *backend);
+    HS_CHECK(loaded.ok(), loaded.ok() ? "" : loaded.error().message.c_str());
+    auto weights = std::move(loaded).value();
+    const KvGeometry geometry = model::kv_geometry_of(weights->config, options.dtype);
+    actors::KvPlannerConfig config{
+        .geometry = geometry,
+        .device_pages = static_cast<std::int32_t>(options.device_tokens / kPageTokens * geometry.layers),
+        .host_pages = static_cast<std::int32_t>(options.host_tokens / kPageTokens),
+        .mode = options.mode,
+        .sparse = options.policy.algorithm != nullptr,
+        .threshold = options.policy.threshold};
+    if (config.sparse) {
+      auto shape = sparse::make_hot_buffer_shape(options.policy.algorithm->max_blocks(),
+                                                 options.policy.algorithm->block_tokens(), options.hot_ring);
+      HS_CHECK(shape.ok(), shape.ok() ? "" : shape.error().message.c_str());
+      config.hot_shape = shape.value();
+    }
+    planner_ = std::make_unique<actors::KvCachePlanner>(config);
+    auto device = storage::DevicePool::create(geometry, config.device_pages);
+    auto host = storage::HostPool::create(geometry, config.host_pages);
+    HS_CHECK(device.ok() && host.ok(), "the pools fit the memory");
+    runner_ = std::make_unique<model::StepRunner>(
+        std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(),
+        model::StepRunnerLimits{.max_batch = 32, .prefill_chunk = options.prefill_chunk * 32});
+  }
+
+  // Runs the requests together; sequence ids are the requests' numbers from `first_id` on.
+  std::vector<DriverAnswer> run(const std::vector<DriverRequest>& requests, std::uint64_t first_id = 1) {
+    std::vector<Active> active(requests.size());
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      active[i].request = &requests[i];
+      active[i].state = std::make_shared<model::SequenceState>();
+      active[i].state->kv.id = SequenceId{first_id + i};
+      active[i].state->sampler = model::Sampler(requests[i].sampling, requests[i].prompt);
+    }
+    std::size_t done = 0;
+    while (done < active.size()) {
+      model::StepPlan plan{.step = ++step_};
+      std::vector<std::size_t> owners;
+      for (std::size_t i = 0; i < active.size(); ++i) {
+        if (active[i].finished || (!active[i].granted && !admit(active[i]))) continue;
+        plan.sequences.push_back(plan_step(active[i]));
+        owners.push_back(i);
+      }
+      HS_CHECK(!plan.sequences.empty(), "a sequence can always run");
+      const model::StepResult result = runner_->run(plan);
+      add(result.stats);
+      for (std::size_t i = 0; i < owners.size(); ++i) done += take(active[owners[i]], result.sequences[i]) ? 1 : 0;
+    }
+    std::vector<DriverAnswer> answers;
+    for (Active& one : active) answers.push_back(std::move(one.answer));
+    return answers;
+  }
+
+  [[nodiscard]] const model::StepStats& stats() const { return stats_; }
+  [[nodiscard]] std::int64_t steps_with_two_hot() const { return steps_with_two_hot_; }
+  [[nodiscard]] actors::KvCounters counters() const { return planner_->counters(); }
+
+ private:
+  struct Active {
+    const DriverRequest* request = nullptr;
+    std::shared_ptr<model::SequenceState> state;
+    DriverAnswer answer;
+    std::int64_t position = 0;
+    bool granted = false;
+    bool finished = false;
+  };
+
+  bool admit(Active& one) {
+    const auto admission = planner_->acquire({.id = one.state->kv.id,
+                                              .prompt_tokens = static_cast<std::int64_t>(one.request->prompt.size()),
+                                              .max_new_tokens = one.request->new_tokens});
+    HS_CHECK(admission.ok(), admission.ok() ? "" : admission.error().message.c_str());
+    one.granted = admission.value() == actors::Admission::kGranted;
+    return one.granted;
+  }
+
+  model::SequenceStep plan_step(Active& one) {
+    const auto& prompt = one.request->prompt;
+    const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
+    model::SequenceStep step{.state = one.state, .first_position = one.position};
+    step.prefill = one.position < prompt_tokens;
+    if (step.prefill) {
+      const std::int64_t end =
+          std::min((one.position / options_.prefill_chunk + 1) * options_.prefill_chunk, prompt_tokens);
+      step.rows = static_cast<std::int32_t>(end - one.position);
+      step.tokens.assign(prompt.begin() + one.position, prompt.begin() + end);
+      step.sample = end == prompt_tokens && one.request->new_tokens > 0;
+      step.prompt_logprobs = one.request->prompt_logprobs;
+      step.next_token = end < prompt_tokens ? prompt[static_cast<std::size_t>(end)] : -1;
+    } else {
+      step.rows = 1;
+      step.sample = true;
+      if (options_.policy.sparse_at(one.position + 1)) step.selection = options_.policy.algorithm;
+    }
+    step.ops = planner_->plan_rows(one.state->kv.id, one.position, step.rows, step.prefill);
+    one.position += step.rows;
+    return step;
+  }
+
+  bool take(Active& one, const model::SequenceResult& result) {
+    HS_CHECK(result.error.empty(), "the sequence runs");
+    one.answer.was_hot = one.answer.was_hot || one.state->kv.mode == sparse::KvMode::kHot;
+    for (const auto& scored : result.prompt_logprobs) one.answer.prompt_logprobs.push_back(scored);
+    if (result.sampled) one.answer.tokens.push_back(result.token);
+    one.finished = one.position >= static_cast<std::int64_t>(one.request->prompt.size()) &&
+                   static_cast<std::int32_t>(one.answer.tokens.size()) == one.request->new_tokens;
+    if (one.finished) planner_->release(one.state->kv.id);
+    return one.finished;
+  }
+
+  void add(const model::StepStats& stats) {
+    stats_.hot_sequences += stats.hot_sequences;
+    stats_.hits += stats.hits;
+    stats_.ring_hits += stats.ring_hits;
+    stats_.misses += stats.misses;
+    stats_.bytes_loaded += stats.bytes_loaded;
+    stats_.bytes_offloaded += stats.bytes_offloaded;
+    steps_with_two_hot_ += stats.hot_sequences >= 2 ? 1 : 0;
+  }
+
+  DriverOptions options_;
+  std::unique_ptr<actors::KvCachePlanner> planner_;
+  std::unique_ptr<model::StepRunner> runner_;
+  std::uint64_t step_ = 0;
+  model::StepStats stats_;
+  std::int64_t steps_with_two_hot_ = 0;
+};
+
+}  // namespace hotset::testing
