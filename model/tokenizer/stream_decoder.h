@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/utf8.h"
 
 namespace hotset::model {
 
@@ -23,7 +24,6 @@ class Utf8Assembler {
 };
 
 [[nodiscard]] std::string replace_invalid_utf8(std::string_view bytes);
-[[nodiscard]] bool is_valid_utf8(std::string_view bytes);
 
 // One per generated sequence; owned and used by one thread at a time. The concatenated results of push() and flush()
 // are replace_invalid_utf8(tokenizer.decode(all tokens, skip_special, position)).
@@ -41,7 +41,7 @@ class StreamDecoder {
   std::shared_ptr<const Tokenizer> tokenizer_;
   Utf8Assembler assembler_;
   bool skip_special_;
-  bool at_start_;
+  int strips_left_;
 };
 
 }  // namespace hotset::model

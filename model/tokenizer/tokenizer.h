@@ -56,14 +56,26 @@ class Tokenizer {
   [[nodiscard]] bool adds_bos() const;  // whether add_special_tokens puts BOS first
 
  private:
+  friend class StreamDecoder;
+  // decode() of one token; `strips_left` starts as leading_strip_count() at the start of a text, else as 0.
+  void append_bytes(std::int32_t id, bool skip_special, int& strips_left, std::string& out) const;
+  [[nodiscard]] int leading_strip_count() const;
+
   std::unique_ptr<const TokenizerParts> parts_;
 };
 
-// `tokenizer_config_json` (optional) settles bos_token, eos_token, add_bos_token and add_eos_token. Errors: kCorrupt
-// with the entry that breaks the format; kInvalidArgument naming a kind of tokenizer or step that isn't supported
-// (Unigram, WordPiece, ...): such a model can be served by token ids only.
+// From tokenizer_config.json, which outranks tokenizer.json. Empty or absent: as tokenizer.json says.
+struct TokenizerSettings {
+  std::string bos_token;  // text
+  std::string eos_token;
+  std::optional<bool> add_bos;  // add_bos_token
+  std::optional<bool> add_eos;
+};
+
+// Errors: kCorrupt with the entry that breaks the format; kInvalidArgument naming a kind of tokenizer or step that
+// isn't supported (Unigram, WordPiece, ...): such a model can be served by token ids only.
 [[nodiscard]] Result<std::shared_ptr<const Tokenizer>> load_tokenizer_json(std::string_view json_text,
-                                                                           std::string_view tokenizer_config_json = {});
+                                                                           const TokenizerSettings& settings = {});
 
 // The tokenizer.ggml.* keys of a GGUF file, as found there.
 struct GgufTokenizerData {
