@@ -32,6 +32,8 @@ using GatewayActor = caf::typed_actor<
 using SparseCoordinatorActor = caf::typed_actor<
     // Queues all sequences of a request, or refuses them together; outputs go to the sender.
     caf::replies_to<SubmitSequences>::with<SubmitAnswer>,
+    // Admits and plans what has become possible.
+    caf::reacts_to<Proceed>,
     // Drops the sequences wherever they are and gives their pages back.
     caf::reacts_to<CancelSequences>,
     // A step is done: outputs go to the gateways, the next step is planned.

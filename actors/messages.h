@@ -4,12 +4,12 @@
 
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/kv_cache_planner.h"
+#include "actors/reply.h"
 #include "actors/requests.h"
 #include "actors/serving_system.h"
 #include "actors/step_draft.h"
@@ -30,11 +30,11 @@ struct CancelGeneration {
 };
 struct Tokenize {
   std::shared_ptr<const TokenizeRequest> request;
-  std::function<void(Result<TokenizeResponse>)> done;
+  std::shared_ptr<Reply<TokenizeResponse>> reply;
 };
 struct Detokenize {
   std::shared_ptr<const std::vector<std::int32_t>> tokens;
-  std::function<void(Result<std::string>)> done;
+  std::shared_ptr<Reply<std::string>> reply;
 };
 struct FailOpenRequests {
   Error error;
@@ -62,6 +62,9 @@ struct StepDone {
 struct StepFailed {
   std::string reason;  // the environment is broken: no step follows
 };
+
+// From the coordinator to itself: look for work after the answer to the present message has left.
+struct Proceed {};
 
 // Between the coordinator and the cache manager.
 struct AcquirePages {
@@ -106,6 +109,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AdaptStep)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::RunStep)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepDone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepFailed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Proceed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AcquirePages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AcquireAnswer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::ReleasePages)

@@ -1,6 +1,6 @@
 // What the API asks of the engine and what comes back: plain values, no CAF, no pointers to engine state. Strings and
-// numbers were checked by the API for type and range; what needs the tokenizer or the pools is checked by the gateway and
-// the engine.
+// numbers were checked by the API for type and range; what needs the tokenizer or the pools is checked by the gateway
+// and the engine.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@
 // Thread: one owner. Time comes in as arguments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "actors/kv_cache_planner.h"
+#include "actors/step_draft.h"
 #include "core/result.h"
 #include "model/step_plan.h"
 
@@ -49,7 +51,82 @@ struct SequenceEvent {
   std::vector<model::SampledToken> prompt_logprobs;
   std::vector<model::SampledToken> tokens;
   SequenceEnd end = SequenceEnd::kNone;
-  std::string error;  // kFailed
+  Error error;  // kFailed
+};
+
+class Scheduler {
+ public:
+  static constexpr std::size_t kStepsAhead = 2;  // steps on their way to the device
+
+  explicit Scheduler(const SchedulerConfig& config);
+
+  // All of them or none, in their order, behind those that wait. kOverloaded when the queue has no room now,
+  // kInvalidArgument when it could never hold so many.
+  Result<void> submit(std::vector<SequenceRequest> requests, std::int64_t now_ns);
+
+  // Drops the sequence in any phase; it gives no further event. Unknown ids are ignored.
+  void cancel(SequenceId id);
+
+  // The sequence that the cache manager has to be asked for now; it counts as asked for until admitted(), postponed(),
+  // refused() or cancel(). nullopt: nobody waits, max_batch are running, an answer is outstanding, or the answer was
+  // "later" and no pages came back since.
+  std::optional<KvDemand> next_admission();
+  // nanoseconds that it waited; nullopt: it was cancelled meanwhile, and its pages are in take_released() already.
+  std::optional<std::int64_t> admitted(SequenceId id, std::int64_t now_ns);
+  void postponed(SequenceId id);
+  std::optional<SequenceEvent> refused(SequenceId id, Error error);
+
+  // nullopt: two steps are under way, or no sequence has a row to run.
+  std::optional<StepDraft> plan_step();
+
+  // Results come in the order of the drafts. One event for each sequence that brought something.
+  std::vector<SequenceEvent> step_done(const model::StepResult& result);
+
+  // The device is gone: every sequence ends, no further step is planned, submit() answers kUnavailable.
+  std::vector<SequenceEvent> fail_all(const Error& error);
+
+  // Sequences that were asked for or admitted and ended since the last call: the cache manager gets their pages back.
+  std::vector<SequenceId> take_released();
+
+  [[nodiscard]] std::int64_t queued() const { return static_cast<std::int64_t>(waiting_.size()); }
+  [[nodiscard]] std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
+  [[nodiscard]] std::size_t steps_under_way() const { return under_way_.size(); }
+
+ private:
+  struct Sequence {
+    SequenceRequest request;
+    std::int64_t submitted_ns = 0;
+    std::shared_ptr<model::SequenceState> state;
+    std::int64_t planned_rows = 0;
+    std::int64_t planned_samples = 0;
+    std::int64_t done_rows = 0;
+    std::int64_t tokens = 0;  // sampled and known
+  };
+  struct PlannedRows {
+    SequenceId id;
+    std::int32_t rows = 0;
+    bool sample = false;
+  };
+  struct PlannedStep {
+    std::uint64_t step = 0;
+    std::vector<PlannedRows> rows;
+  };
+
+  void add_decode_rows(StepDraft& draft);
+  void add_prompt_chunks(StepDraft& draft);
+  SequenceEvent account(Sequence& sequence, const PlannedRows& planned, const model::SequenceResult* result);
+  void end(SequenceId id);
+
+  SchedulerConfig config_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::deque<SequenceId> waiting_;   // in the order of arrival; the front may be asked for
+  std::vector<SequenceId> running_;  // in the order of admission
+  std::optional<SequenceId> asked_;
+  bool postponed_ = false;
+  bool broken_ = false;
+  std::uint64_t last_step_ = 0;
+  std::deque<PlannedStep> under_way_;
+  std::vector<SequenceId> released_;
 };
 
 }  // namespace hotset::actors

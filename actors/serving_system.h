@@ -33,9 +33,9 @@ struct ServingInfo {
 
 using RequestHandle = std::uint64_t;
 
-// Thread-safe. Every submitted request ends in exactly one on_finished or on_error, also when an actor dies or the system
-// stops, within the configured timeouts; after cancel() no further event is delivered once cancel's effect was seen, and
-// the sink is released.
+// Thread-safe. Every submitted request ends in exactly one on_finished or on_error, also when an actor dies or the
+// system stops, within the configured timeouts; after cancel() no further event is delivered once cancel's effect was
+// seen, and the sink is released.
 class ServingSystem {
  public:
   // Loads the checkpoint (minutes for a large one; progress in the log) and starts the actors. Errors name the option.
@@ -53,7 +53,8 @@ class ServingSystem {
   virtual void tokenize(TokenizeRequest request, std::function<void(Result<TokenizeResponse>)> done) = 0;
   virtual void detokenize(std::vector<std::int32_t> tokens, std::function<void(Result<std::string>)> done) = 0;
 
-  // Refuses new requests (kUnavailable), lets running ones end until the deadline, then fails them and joins every thread.
+  // Refuses new requests (kUnavailable), lets running ones end until the deadline, then fails them and joins every
+  // thread.
   virtual void stop(std::chrono::milliseconds deadline) = 0;
 };
 

@@ -45,8 +45,8 @@ namespace hotset::actors {
 struct SequenceSubmission {
   std::uint64_t sequence = 0;
   std::vector<std::int32_t> prompt;
-  bool limited = false;             // false: as many tokens as the engine has room for
-  std::int64_t max_new_tokens = 0;  // when limited
+  bool limited = false;             // false: fewer tokens are fine too, as many as the engine has room for
+  std::int64_t max_new_tokens = 0;  // at most; not limited: the room that the context leaves
   model::SamplingParams sampling;
   std::vector<std::int32_t> stop_token_ids;
   std::int32_t prompt_logprobs = -1;

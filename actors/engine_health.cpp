@@ -1,0 +1,43 @@
+#include "actors/engine_health.h"
+
+#include <utility>
+
+namespace hotset::actors {
+
+EngineHealth::EngineHealth(std::shared_ptr<const Clock> clock, std::int64_t stall_ns)
+    : clock_(std::move(clock)), stall_ns_(stall_ns) {}
+
+void EngineHealth::set_ready() {
+  HealthState loading = HealthState::kLoading;
+  state_.compare_exchange_strong(loading, HealthState::kReady);
+}
+
+void EngineHealth::set_draining() {
+  HealthState ready = HealthState::kReady;
+  state_.compare_exchange_strong(ready, HealthState::kDraining);
+}
+
+void EngineHealth::fail(const std::string& reason) {
+  const std::lock_guard lock(reason_mutex_);
+  if (reason_.empty()) reason_ = reason;
+  state_.store(HealthState::kUnhealthy);
+}
+
+void EngineHealth::work_arrived(std::size_t open_requests) {
+  if (open_requests == 0) progress_ns_.store(clock_->steady_ns());
+}
+
+void EngineHealth::step_done() { progress_ns_.store(clock_->steady_ns()); }
+
+HealthReport EngineHealth::report(std::size_t open_requests) const {
+  HealthReport out{.state = state_.load(), .reason = {}};
+  if (out.state == HealthState::kUnhealthy) {
+    const std::lock_guard lock(reason_mutex_);
+    out.reason = reason_;
+  } else if (open_requests > 0 && clock_->steady_ns() - progress_ns_.load() > stall_ns_) {
+    out = {.state = HealthState::kUnhealthy, .reason = "requests are open but no step has finished for a long time"};
+  }
+  return out;
+}
+
+}  // namespace hotset::actors

@@ -1,0 +1,43 @@
+// Whether requests can be answered: from atomics, so that /health never waits for an actor. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "actors/serving_system.h"
+#include "core/clock.h"
+
+namespace hotset::actors {
+
+class EngineHealth {
+ public:
+  // With work open and no step done for `stall_ns` the engine counts as stalled, until the next step.
+  EngineHealth(std::shared_ptr<const Clock> clock, std::int64_t stall_ns);
+
+  void set_ready();
+  void set_draining();
+  // For good; the first reason stays.
+  void fail(const std::string& reason);
+
+  // A request came (before it is counted in open_requests), a step is done.
+  void work_arrived(std::size_t open_requests);
+  void step_done();
+
+  // Ready: neither loading, draining nor failed. A stalled engine still takes requests; it may recover.
+  [[nodiscard]] bool accepts() const { return state_.load() == HealthState::kReady; }
+  [[nodiscard]] bool failed() const { return state_.load() == HealthState::kUnhealthy; }
+  [[nodiscard]] HealthReport report(std::size_t open_requests) const;
+
+ private:
+  std::shared_ptr<const Clock> clock_;
+  std::int64_t stall_ns_;
+  std::atomic<HealthState> state_{HealthState::kLoading};
+  std::atomic<std::int64_t> progress_ns_{0};
+  mutable std::mutex reason_mutex_;
+  std::string reason_;
+};
+
+}  // namespace hotset::actors
