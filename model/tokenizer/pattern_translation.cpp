@@ -1,4 +1,6 @@
-#include <array>
+#include <unicode/uchar.h>
+
+#include <algorithm>
 #include <optional>
 
 #include "core/concat.h"
@@ -30,6 +32,15 @@ std::string_view bracket_set(std::string_view name) {
   if (name == "word") return kWord;
   if (name == "xdigit") return kHex;
   return {};
+}
+
+// The name of \\p{..}. A script's name means the script to Oniguruma, but its wider extensions to PCRE2.
+std::string property_name(std::string_view name) {
+  const bool negated = name.starts_with('^');
+  if (negated) name.remove_prefix(1);
+  const bool script =
+      name.size() > 2 && u_getPropertyValueEnum(UCHAR_SCRIPT, std::string(name).c_str()) != UCHAR_INVALID_CODE;
+  return concat(negated ? "^" : "", script ? "sc:" : "", name);
 }
 
 struct Interval {
@@ -128,6 +139,9 @@ class Translator {
       const auto close = source_.find('}', at_);
       if (close == std::string_view::npos) return std::nullopt;
       std::string text(source_.substr(at_, close + 1 - at_));
+      if (kind != 'x' && peek(2) == '{') {
+        text = concat("\\", kind, "{", property_name(source_.substr(at_ + 3, close - at_ - 3)), "}");
+      }
       at_ = close + 1;
       return text;
     }
