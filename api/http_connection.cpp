@@ -1,7 +1,5 @@
 #include "api/http_connection.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
@@ -34,11 +32,6 @@ std::string chunk(std::string_view data) {
   std::string size;
   for (std::size_t rest = data.size(); rest != 0; rest >>= 4) size.insert(size.begin(), kHex[rest & 15]);
   return concat(size, "\r\n", data, "\r\n");
-}
-
-bool peer_has_left(int fd) {
-  pollfd entry{fd, POLLRDHUP, 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 // Boost's string views differ between its versions.
@@ -104,7 +97,6 @@ void Connection::start() {
 void Connection::read() {
   if (reading_ || phase_ == Phase::kClosed) return;
   const std::size_t room = kBufferLimit - buffer_.size();
-  if (room == 0) return;  // check() watches for the client leaving meanwhile
   const std::size_t wanted = phase_ == Phase::kReceiving && head_seen_ ? kBufferLimit : kHeadReadBytes;
   if (incoming_.size() != wanted) incoming_ = std::vector<char>(wanted);
   reading_ = true;
@@ -154,7 +146,15 @@ void Connection::process() {
       parse();
       return;
     case Phase::kReceiving: parse(); return;
-    case Phase::kAnswering: read(); return;
+    case Phase::kAnswering:
+      // The read stays pending, or a client that leaves would not be noticed; so a client that sends this much ahead of
+      // its answer loses the surplus, and with it the connection after the answer.
+      if (buffer_.size() == kBufferLimit) {
+        close_after_ = true;
+        buffer_.consume(buffer_.size());
+      }
+      read();
+      return;
     case Phase::kLingering:
       discarded_ += buffer_.size();
       buffer_.consume(buffer_.size());
@@ -260,7 +260,7 @@ void Connection::dispatch() {
           exchange->reply(protocol_error(500, "The server failed to process this request."));
         }
       });
-  read();
+  process();
 }
 
 // --- writing
@@ -429,7 +429,6 @@ void Connection::check(SteadyTime now) {
       context_.dropped.add();
       return refuse(408, "The request did not arrive in time.");
     case Phase::kAnswering:
-      if (!reading_ && !answer_done_ && peer_has_left(socket_.native_handle())) return client_gone();
       if (streaming_ && !answer_done_ && context_.config.comment_interval.count() > 0 &&
           now - last_output_ > context_.config.comment_interval && unsent() == 0) {
         send(http10_ ? ": waiting\n\n" : chunk(": waiting\n\n"));

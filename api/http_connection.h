@@ -48,7 +48,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<ConnectionContext> context, bool beyond_limit);
 
   void start();
-  // Deadlines, comments in silent streams, and clients that left while no read is pending.
+  // Deadlines, and comments in silent streams.
   void check(SteadyTime now);
   // Closes when idle, else after the current answer.
   void drain();
