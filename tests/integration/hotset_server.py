@@ -170,8 +170,8 @@ class Server:
         return values
 
     def metric(self, name):
-        """Sum of a metric over its labels; fails when there is none of that name."""
-        found = [value for key, value in self.metrics().items() if key.split("{")[0] == name]
+        """Value of one metric, or the sum over its labels when none are given; fails when there is none of that name."""
+        found = [value for key, value in self.metrics().items() if name in (key, key.split("{")[0])]
         assert found, f"no metric {name}"
         return sum(found)
 

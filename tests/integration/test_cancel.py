@@ -13,7 +13,7 @@ from hotset_server import FIXTURES, Server
 
 REQUESTS = 100
 CLIENTS = 10
-FREE_PAGES = "hotset_kv_pages_free"
+FREE_PAGES = "hotset_pool_pages_free"
 SEED = random.SystemRandom().randrange(1 << 32)
 
 

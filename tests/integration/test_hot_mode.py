@@ -18,8 +18,8 @@ RING_AND_SLACK_AND_BLOCK = 128 + 64 + 16
 # Prompt and output lengths: together they cross 63/64/65, 511/512/513 and 1,000.
 LENGTHS = [(1, 70), (62, 8), (63, 8), (64, 8), (65, 8), (200, 24), (500, 24), (511, 8), (512, 8), (513, 8), (996, 16), (1300, 24)]
 
-MISSES = "hotset_hot_misses_total"
-SHARED_STEPS = "hotset_hot_shared_steps_total"
+MISSES = "hotset_hot_blocks_total{found=\"miss\"}"
+SHARED_STEPS = "hotset_steps_with_two_hot_total"
 
 
 def prompt_of(length):
