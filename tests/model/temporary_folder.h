@@ -22,8 +22,10 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  // A new file, so that one which is still mapped keeps its bytes.
   std::filesystem::path write(const std::string& name, const std::string& bytes) const {
     const auto file = path_ / name;
+    std::filesystem::remove(file);
     std::ofstream out(file, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     out.close();
