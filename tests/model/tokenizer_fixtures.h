@@ -21,7 +21,9 @@ inline std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-inline std::string fixture_path(std::string_view name) { return std::string(HOTSET_FIXTURES) + "/" + std::string(name); }
+inline std::string fixture_path(std::string_view name) {
+  return std::string(HOTSET_FIXTURES) + "/" + std::string(name);
+}
 inline std::string fixture_text(std::string_view name) { return read_text(fixture_path(name)); }
 inline nlohmann::json fixture_json(std::string_view name) { return nlohmann::json::parse(fixture_text(name)); }
 
