@@ -133,7 +133,7 @@ def test_start_up_line_and_version(tmp_path):
 
 
 def test_default_model_is_found_without_model(tmp_path):
-    with Server(tmp_path / "default.log", env={"HOTSET_MODEL": str(DEFAULT_MODEL)}) as server:
+    with Server(tmp_path / "default.log", env={"HOTSET_DEFAULT_MODEL": str(DEFAULT_MODEL)}) as server:
         assert "SmolLM2" in server.model_name
 
 

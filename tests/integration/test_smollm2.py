@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tarfile
 
 import pytest
 
@@ -86,7 +87,8 @@ def folder_with_tokenizer(folder):
 
 
 def read_tokenizer():
-    return (FIXTURES / "smollm2" / "tokenizer.json").read_bytes()
+    with tarfile.open(FIXTURES / "smollm2" / "tokenizer.tar.xz") as archive:
+        return archive.extractfile("tokenizer.json").read()
 
 
 @pytest.fixture(scope="module")
