@@ -33,11 +33,17 @@ constexpr std::array kDTypes = {
     DType{"F64", 64},    DType{"C64", 64}, DType{"F4", 4},   DType{"F6_E2M3", 6}, DType{"F6_E3M2", 6},
 };
 
-// The header as JSON; a key that stands twice in one object is an error, which a plain parser would hide.
+// The header as JSON. Two things that a plain parser would hide are errors: a key that stands twice in one object, and
+// values nested deeper than a tensor's shape, whose tree would need far more memory than the file has bytes.
 Result<json> parse_header(std::string_view text) {
+  constexpr int kShapeDepth = 2;
   std::vector<std::set<std::string>> keys;
   bool repeated = false;
-  const auto watch = [&](int, json::parse_event_t event, json& value) {
+  bool nested = false;
+  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+    const bool starts = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    nested = nested || (starts && depth > kShapeDepth);
+    if (nested) return false;
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     if (event == json::parse_event_t::key) {
@@ -46,7 +52,7 @@ Result<json> parse_header(std::string_view text) {
     return true;
   };
   auto header = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (!header.is_object()) return corrupt("its header is not a JSON object");
+  if (nested || !header.is_object()) return corrupt("its header is not a JSON object of tensors");
   if (repeated) return corrupt("its header names a tensor twice");
   return header;
 }

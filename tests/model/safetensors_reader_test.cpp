@@ -109,6 +109,9 @@ TEST_F(SafetensorsReaderTest, BadHeadersAreRefused) {
       {"two objects", "{}{}", ""},
       {"invalid UTF-8", "{\"a\xff\":" + entry("U8", "[4]", "[0,4]") + "}", "1234"},
       {"invalid UTF-8 in metadata", "{\"__metadata__\":{\"a\":\"\xc3\"}}", ""},
+      {"nested shape", one("U8", "[[[4]]]", "[0,4]"), "1234"},
+      {"nested objects", R"({"a":{"a":{"a":{"a":{"a":1}}}},"b":{"c":1,"d":2}})", ""},
+      {"closed deep nesting", R"({"t":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}", ""},
       {"deep nesting", std::string(200'000, '['), ""},
   };
   for (const auto& bad : cases) {
