@@ -4,6 +4,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct HttpServer::State {
         acceptor(context->io),
         check_timer(context->io),
         accept_timer(context->io),
+        keep_io(context->io.get_executor()),
         keep_service(context->service.get_executor()) {}
 
   Result<void> listen();
@@ -57,7 +59,10 @@ struct HttpServer::State {
   tcp::acceptor acceptor;
   asio::steady_timer check_timer;
   asio::steady_timer accept_timer;
+  asio::executor_work_guard<asio::io_context::executor_type> keep_io;
   asio::executor_work_guard<asio::io_context::executor_type> keep_service;
+  bool stopping = false;  // I/O thread
+  std::promise<void> closed;
   std::string address;
   std::uint16_t port = 0;
   std::thread io_thread;
@@ -92,7 +97,7 @@ Result<void> HttpServer::State::listen() {
 
 void HttpServer::State::accept() {
   acceptor.async_accept([this](error_code error, tcp::socket socket) {
-    if (error == asio::error::operation_aborted) return;
+    if (stopping) return;
     if (!error) {
       on_accept(std::move(socket));
       return accept();
@@ -101,7 +106,7 @@ void HttpServer::State::accept() {
     log_warn("A connection could not be accepted: ", error.message());
     accept_timer.expires_after(kAcceptRetry);
     accept_timer.async_wait([this](error_code timer_error) {
-      if (!timer_error) accept();
+      if (!timer_error && !stopping) accept();
     });
   });
 }
@@ -124,7 +129,7 @@ void HttpServer::State::on_accept(tcp::socket socket) {
 void HttpServer::State::schedule_checks() {
   check_timer.expires_after(check_interval(context->config));
   check_timer.async_wait([this](error_code error) {
-    if (error) return;
+    if (error || stopping) return;
     const auto now = std::chrono::steady_clock::now();
     // A copy: a connection that closes leaves the set.
     const std::vector<std::shared_ptr<Connection>> all(context->connections.begin(), context->connections.end());
@@ -133,18 +138,25 @@ void HttpServer::State::schedule_checks() {
   });
 }
 
+// Both threads run until nothing is left to do, so that a handler learns of every client that is closed here.
 void HttpServer::State::stop() {
   asio::post(context->io, [this] {
+    stopping = true;
     error_code ignored;
     acceptor.close(ignored);
+    check_timer.cancel();
+    accept_timer.cancel();
     const std::vector<std::shared_ptr<Connection>> all(context->connections.begin(), context->connections.end());
     for (const auto& connection : all) connection->close();
-    context->io.stop();
+    closed.set_value();
   });
-  if (io_thread.joinable()) io_thread.join();
-  // Clients that were closed just now are reported to the handler before the service thread ends.
+  closed.get_future().wait();
   keep_service.reset();
-  if (service_thread.joinable()) service_thread.join();
+  service_thread.join();
+  keep_io.reset();
+  io_thread.join();
+  context->service.restart();
+  context->service.poll();  // what the I/O thread left at its end
 }
 
 HttpServer::HttpServer(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -1,0 +1,168 @@
+#include "api/server_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "api/options.h"
+#include "core/concat.h"
+
+namespace hotset::api {
+namespace {
+
+using Apply = std::function<std::optional<std::string>(ServerConfig&, const std::string&)>;
+
+constexpr std::int64_t kManyTokens = 1LL << 40;
+constexpr std::int64_t kDay = 24LL * 3600 * 1000;  // ms
+
+template <class Field>
+Apply integer(Field ServerConfig::* field, std::int64_t lowest, std::int64_t highest) {
+  return [=](ServerConfig& config, const std::string& text) -> std::optional<std::string> {
+    std::int64_t value = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (read.ec != std::errc{} || read.ptr != text.data() + text.size() || value < lowest || value > highest) {
+      return concat("an integer from ", lowest, " to ", highest);
+    }
+    if constexpr (std::is_same_v<Field, std::optional<std::int64_t>>) {
+      config.*field = value;
+    } else {
+      config.*field = static_cast<Field>(value);
+    }
+    return std::nullopt;
+  };
+}
+
+Apply size(std::int64_t ServerConfig::* field, std::int64_t lowest) {
+  return [=](ServerConfig& config, const std::string& text) -> std::optional<std::string> {
+    const auto bytes = parse_size(text);
+    if (!bytes || *bytes < lowest) return concat("a size of at least ", lowest, " bytes, for example 512MB or 4GiB");
+    config.*field = *bytes;
+    return std::nullopt;
+  };
+}
+
+Apply text(std::string ServerConfig::* field) {
+  return [=](ServerConfig& config, const std::string& value) -> std::optional<std::string> {
+    config.*field = value;
+    return std::nullopt;
+  };
+}
+
+template <class Field>
+Apply choice(Field ServerConfig::* field, std::vector<std::pair<std::string, Field>> values) {
+  return [field, values = std::move(values)](ServerConfig& config,
+                                             const std::string& value) -> std::optional<std::string> {
+    std::string allowed;
+    for (const auto& [name, meaning] : values) {
+      if (name == value) {
+        config.*field = meaning;
+        return std::nullopt;
+      }
+      allowed += concat(allowed.empty() ? "" : ", ", name);
+    }
+    return concat("one of ", allowed);
+  };
+}
+
+Apply word(std::string ServerConfig::* field, const std::vector<std::string>& words) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const auto& name : words) values.emplace_back(name, name);
+  return choice(field, std::move(values));
+}
+
+std::vector<ServerOption> make_options() {
+  using C = ServerConfig;
+  constexpr std::string_view kModel = "Model", kHttp = "HTTP", kEngine = "Engine", kCache = "KV cache",
+                             kSelection = "Sparse attention", kLog = "Log";
+  return {
+      {"model", kModel, "PATH", "GGUF file or checkpoint folder (default: the model that ./run serve fetches)",
+       text(&C::model)},
+      {"model-name", kModel, "NAME", "Name in the API (default: from the path)", text(&C::model_name)},
+      {"chat-template", kModel, "FILE", "Jinja chat template (default: the checkpoint's own)", text(&C::chat_template)},
+      {"content-special-tokens", kModel, "on|off",
+       "Whether special-token strings inside message content become control tokens (default: on)",
+       choice(&C::content_special_tokens, {{"on", true}, {"off", false}})},
+      {"max-context", kModel, "TOKENS", "Longest prompt plus output; 0: the model's own limit (default: 0)",
+       integer(&C::max_context, 0, kManyTokens)},
+
+      {"host", kHttp, "ADDRESS", "Address to listen on (default: 127.0.0.1)", text(&C::host)},
+      {"port", kHttp, "PORT", "Port to listen on; 0: any free one (default: 8080)", integer(&C::port, 0, 65535)},
+      {"api-key", kHttp, "KEY", "Key that /v1/*, /tokenize and /detokenize ask for; empty: none (default: none)",
+       text(&C::api_key)},
+      {"max-connections", kHttp, "N", "Open client connections; more get 503 (default: 4096)",
+       integer(&C::max_connections, 1, 1'000'000)},
+      {"max-queue", kHttp, "N", "Sequences that wait for admission; more get 503 with retry-after (default: 512)",
+       integer(&C::max_queue, 1, 1'000'000)},
+      {"max-body", kHttp, "SIZE", "Largest request body; a larger one gets 413 (default: 64MiB)",
+       size(&C::max_body_bytes, 1024)},
+      {"request-timeout-ms", kHttp, "MS",
+       "Time to receive a whole request, and for a client to take output (default: 30000)",
+       integer(&C::request_timeout_ms, 100, kDay)},
+      {"keepalive-comment-ms", kHttp, "MS", "Comment in a stream that was silent that long; 0: never (default: 15000)",
+       integer(&C::keepalive_comment_ms, 0, kDay)},
+      {"drain-timeout-ms", kHttp, "MS", "Time that running answers get after SIGTERM (default: 30000)",
+       integer(&C::drain_timeout_ms, 0, kDay)},
+
+      {"device", kEngine, "cpu|cuda|auto", "Backend (default: auto)", word(&C::device, {"cpu", "cuda", "auto"})},
+      {"threads", kEngine, "N", "Compute threads; 0: the processors this process may use (default: 0)",
+       integer(&C::threads, 0, 1024)},
+      {"max-batch", kEngine, "N", "Sequences in one step (default: 16)", integer(&C::max_batch, 1, 4096)},
+      {"prefill-chunk", kEngine, "TOKENS", "Prompt tokens in one step (default: 256)",
+       integer(&C::prefill_chunk, 1, 1 << 20)},
+
+      {"kv-mode", kCache, "auto|resident|hot",
+       "Where sequences keep their rows; hot: from the first sparse step (default: auto)",
+       choice(&C::kv_mode,
+              {{"auto", KvModeChoice::kAuto}, {"resident", KvModeChoice::kResident}, {"hot", KvModeChoice::kHot}})},
+      {"kv-dtype", kCache, "auto|f32|bf16", "Number format of cached rows; auto: f32 on the CPU (default: auto)",
+       choice(&C::kv_dtype,
+              {{"auto", KvDTypeChoice::kAuto}, {"f32", KvDTypeChoice::kF32}, {"bf16", KvDTypeChoice::kBF16}})},
+      {"device-kv-tokens", kCache, "TOKENS",
+       "Device pool, in tokens of all layers; 0: from the memory that is there (default: 0)",
+       integer(&C::device_kv_tokens, 0, kManyTokens)},
+      {"host-kv", kCache, "SIZE", "Host pool, for example 4GiB; 0: from the memory that is there (default: 0)",
+       size(&C::host_kv_bytes, 0)},
+
+      {"algorithm", kSelection, "auto|dense|streaming", "Selection algorithm; auto: dense (default: auto)",
+       word(&C::algorithm, {"auto", "dense", "streaming"})},
+      {"sparse-block", kSelection, "TOKENS", "Tokens of a selected block; divides 64 (default: 16)",
+       choice<std::int64_t>(&C::sparse_block,
+                            {{"1", 1}, {"2", 2}, {"4", 4}, {"8", 8}, {"16", 16}, {"32", 32}, {"64", 64}})},
+      {"sparse-window", kSelection, "TOKENS", "Newest tokens that are always attended to (default: 64)",
+       integer(&C::sparse_window, 1, kManyTokens)},
+      {"sparse-threshold", kSelection, "TOKENS", "Up to this length everything is attended to (default: 4096)",
+       integer(&C::sparse_threshold, 0, kManyTokens)},
+      {"hot-ring", kSelection, "TOKENS", "Newest tokens kept on the device in hot mode (default: max(128, window))",
+       integer(&C::hot_ring, 1, kManyTokens)},
+
+      {"log-level", kLog, "LEVEL", "debug, info, warn, error or off (default: info)",
+       word(&C::log_level, {"debug", "info", "warn", "error", "off"})},
+  };
+}
+
+}  // namespace
+
+std::span<const ServerOption> server_options() {
+  static const std::vector<ServerOption> options = make_options();
+  return options;
+}
+
+Result<void> check_server_config(const ServerConfig& config) {
+  if (config.host.empty()) return invalid_argument("--host must not be empty.", "--host");
+  if (config.hot_ring && *config.hot_ring < config.sparse_window) {
+    return invalid_argument(
+        concat("--hot-ring (", *config.hot_ring, ") must be at least --sparse-window (", config.sparse_window, ")."),
+        "--hot-ring");
+  }
+  const auto printable = [](unsigned char c) { return c > 0x20 && c < 0x7F; };
+  if (!std::all_of(config.api_key.begin(), config.api_key.end(), printable)) {
+    return invalid_argument("--api-key may hold printable ASCII without blanks only.", "--api-key");
+  }
+  return {};
+}
+
+}  // namespace hotset::api

@@ -1,0 +1,31 @@
+// SIGTERM and SIGINT as an ordinary wait. The first one asks for an orderly end, a second one (or one before the server
+// is ready for orderly ends) ends the process at once.
+#pragma once
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+namespace hotset::api {
+
+// Make it before any other thread, so that all of them leave the signals to it. One per process.
+class SignalWatcher {
+ public:
+  SignalWatcher();
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+  SignalWatcher& operator=(const SignalWatcher&) = delete;
+
+  // Blocks until the first signal and returns its number. Before this call a signal ends the process.
+  int wait();
+
+ private:
+  void watch();
+
+  std::atomic<bool> orderly_{false};
+  std::atomic<bool> stopping_{false};
+  std::promise<int> first_;
+  std::thread thread_;
+};
+
+}  // namespace hotset::api
