@@ -1,0 +1,61 @@
+#include "actors/pool_sizes.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/checked_math.h"
+#include "core/concat.h"
+
+namespace hotset::actors {
+namespace {
+
+constexpr std::int64_t kMostPages = std::numeric_limits<std::int32_t>::max();
+
+Error too_large(const char* option, std::int64_t usable_bytes) {
+  return invalid_argument(concat(option, " asks for more memory than is there (", usable_bytes >> 20, " MiB)"), option);
+}
+
+// Pages of 64 tokens that hold `tokens` of each of `sequences` sequences, saturating.
+std::int64_t pages_of_contexts(std::int64_t sequences, std::int64_t tokens) {
+  const auto pages =
+      checked_mul(static_cast<std::uint64_t>(sequences), static_cast<std::uint64_t>(pages_for_tokens(tokens) + 1));
+  return pages && *pages < kMostPages ? static_cast<std::int64_t>(*pages) : kMostPages;
+}
+
+}  // namespace
+
+Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context,
+                                    std::int64_t usable_bytes) {
+  const std::int64_t page_bytes = kPageTokens * geometry.token_bytes();  // 64 tokens in every layer
+  std::int64_t device = 0;
+  if (config.device_kv_tokens != 0) {
+    device = config.device_kv_tokens / kPageTokens;
+    if (device < 1) return invalid_argument("--device-kv-tokens must be at least 64", "--device-kv-tokens");
+    if (device > usable_bytes / page_bytes) return too_large("--device-kv-tokens", usable_bytes);
+  } else {
+    device = std::min(pages_of_contexts(config.max_batch, max_context), usable_bytes / 4 / page_bytes);
+    if (device < 1)
+      return invalid_argument("the memory that is left holds no page of the KV cache", "--device-kv-tokens");
+  }
+  std::int64_t host = 0;
+  if (config.host_kv_bytes != 0) {
+    host = config.host_kv_bytes / page_bytes;
+    if (host < 1) {
+      return invalid_argument(concat("--host-kv must be at least ", page_bytes, " bytes for this model"), "--host-kv");
+    }
+    if (host > usable_bytes / page_bytes) return too_large("--host-kv", usable_bytes);
+  } else {
+    host = std::min(2 * device, usable_bytes * 2 / 5 / page_bytes);
+    if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
+  }
+  if (device + host > usable_bytes / page_bytes) {
+    return too_large(config.host_kv_bytes != 0 ? "--host-kv" : "--device-kv-tokens", usable_bytes);
+  }
+  if (device > kMostPages / geometry.layers || host > kMostPages / kPageTokens) {
+    return invalid_argument("the pool has more pages than can be numbered", "--device-kv-tokens");
+  }
+  return PoolSizes{.device_pages = static_cast<std::int32_t>(device * geometry.layers),
+                   .host_pages = static_cast<std::int32_t>(host)};
+}
+
+}  // namespace hotset::actors

@@ -1,0 +1,23 @@
+// Sizes of the two pools from the options and the memory that is there.
+#pragma once
+
+#include <cstdint>
+
+#include "core/config.h"
+#include "core/kv_geometry.h"
+#include "core/result.h"
+
+namespace hotset::actors {
+
+struct PoolSizes {
+  std::int32_t device_pages = 0;  // of one layer each
+  std::int32_t host_pages = 0;    // of all layers each
+};
+
+// Default of the device pool: what max_batch contexts need, at most a quarter of the memory; of the host pool: twice
+// the device pool, at most 40 % of the memory. kInvalidArgument names --device-kv-tokens or --host-kv when a given size
+// holds no page or is larger than the memory, and when the memory is too small for any default.
+Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context,
+                                    std::int64_t usable_bytes);
+
+}  // namespace hotset::actors
