@@ -101,7 +101,7 @@ Value indent(Interpreter& interpreter, const Value& self, const Arguments& argum
 Value truncate(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Values a = bind(arguments, "truncate", {"length", "killwords", "end", "leeway"});
   const std::int64_t length = int_argument(a[0], 255);
-  const std::string end = a[2].is_missing() ? "..." : text_argument(a[2]);
+  const std::string_view end = a[2].is_missing() ? std::string_view("...") : text_argument(a[2]);
   const std::int64_t leeway = a[3].is_none() ? 5 : int_argument(a[3], 5);
   const std::int64_t end_length = count_code_points(end);
   if (length < end_length || leeway < 0) fail("truncate() needs a length that its end fits in, and a leeway");
@@ -205,7 +205,7 @@ Value tojson(Interpreter& interpreter, const Value& self, const Arguments& argum
     interpreter.budget().bytes(width);
     style.indent = std::string(static_cast<std::size_t>(width), ' ');
   }
-  if (style.indent) style.item_separator = ",";
+  if (style.indent) style.item_separator.pop_back();  // no space before a line end
   if (!a[2].is_missing() && !a[2].is_none()) {
     const auto separators = iterate(a[2], interpreter.budget());
     if (separators->items.size() != 2) fail("tojson needs two separators");
