@@ -43,8 +43,8 @@ struct Miss {
 };
 
 struct SparseDiff {
-  std::vector<std::int32_t>
-      slot_of;               // per selected entry: 0..H-1 buffer, H + (first position mod C) / B ring, -1 ignored
+  // Per selected entry: 0..H-1 buffer, H + (first position mod C) / B ring, -1 ignored.
+  std::vector<std::int32_t> slot_of;
   std::vector<Miss> misses;  // in the order of the selection
   std::int32_t hits = 0;     // in the buffer
   std::int32_t ring_hits = 0;
