@@ -24,36 +24,6 @@ std::string fallback_token(int byte) {
 
 }  // namespace
 
-Result<void> Vocabulary::add(std::string text, std::int64_t id) {
-  if (id < 0 || id >= kMaxVocabulary) return corrupt(concat("token id ", id, " is out of range"));
-  const auto index = static_cast<std::size_t>(id);
-  if (index >= texts_.size()) texts_.resize(index + 1);
-  if (texts_[index]) return corrupt(concat("token id ", id, " is given to two tokens"));
-  texts_[index] = std::make_unique<const std::string>(std::move(text));
-  if (!texts_[index]->empty() && !ids_.emplace(*texts_[index], static_cast<std::int32_t>(id)).second) {
-    return corrupt(concat("token ", id, " has the same text as token ", ids_.at(*texts_[index])));
-  }
-  return {};
-}
-
-void Vocabulary::reserve(std::size_t tokens) {
-  texts_.reserve(tokens);
-  ids_.reserve(tokens);
-}
-
-std::optional<std::int32_t> Vocabulary::find(std::string_view text) const {
-  const auto found = ids_.find(text);
-  return found == ids_.end() ? std::nullopt : std::optional(found->second);
-}
-
-bool Vocabulary::contains(std::int32_t id) const {
-  return id >= 0 && id < size() && texts_[static_cast<std::size_t>(id)];
-}
-
-std::string_view Vocabulary::text(std::int32_t id) const {
-  return contains(id) ? std::string_view(*texts_[static_cast<std::size_t>(id)]) : std::string_view();
-}
-
 Result<Bpe> Bpe::build(const Vocabulary& vocabulary, const std::vector<Merge>& merges, const BpeOptions& options) {
   Bpe bpe;
   bpe.vocabulary_ = &vocabulary;

@@ -3,34 +3,14 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/result.h"
+#include "model/tokenizer/vocabulary.h"
 
 namespace hotset::model {
-
-// The model's own tokens: text by id and back. Ids may have gaps (empty text); the texts don't move.
-class Vocabulary {
- public:
-  // Fails when the id is taken or the text is known already.
-  [[nodiscard]] Result<void> add(std::string text, std::int64_t id);
-  void reserve(std::size_t tokens);
-  [[nodiscard]] std::optional<std::int32_t> find(std::string_view text) const;
-  [[nodiscard]] std::string_view text(std::int32_t id) const;
-  [[nodiscard]] bool contains(std::int32_t id) const;
-  [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(texts_.size()); }  // largest id + 1
-
- private:
-  std::vector<std::unique_ptr<const std::string>> texts_;
-  std::unordered_map<std::string_view, std::int32_t> ids_;
-};
-
-inline constexpr std::int64_t kMaxVocabulary = 4 * 1024 * 1024;
 
 struct BpeOptions {
   bool byte_level = false;              // pieces are raw bytes whose printable spelling is in the vocabulary

@@ -90,7 +90,6 @@ Result<void> read_tokens(const GgufTokenizerData& data, TokenizerDraft& out) {
     return corrupt(concat("tokenizer.ggml.token_type has ", data.token_types.size(), " entries for ",
                           data.tokens.size(), " tokens"));
   }
-  out.vocabulary->reserve(data.tokens.size());
   for (std::size_t i = 0; i < data.tokens.size(); ++i) {
     const std::int32_t type = data.token_types.empty() ? std::int32_t{kNormal} : data.token_types[i];
     if (type < kNormal || type > kByte) {

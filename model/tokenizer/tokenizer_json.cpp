@@ -12,7 +12,6 @@ using nlohmann::json;
 
 void read_vocabulary(const JsonObject& model, Vocabulary& out) {
   const json& table = model.map("vocab");
-  out.reserve(table.size());
   for (const auto& [text, value] : table.items()) {
     const auto id = json_integer(value);
     if (!id) return model.errors().report(model.path("vocab"), "has an entry whose id is not an integer");
