@@ -79,6 +79,13 @@ class FakeServingSystem final : public actors::ServingSystem {
     for (const auto& [handle, open] : open_) all.push_back(open);
     return all;
   }
+  // Removes and returns the oldest open request; nullopt when none comes within a generous time.
+  std::optional<Open> take_open() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kPatience, [&] { return !open_.empty(); })) return std::nullopt;
+    auto taken = open_.extract(open_.begin());
+    return std::move(taken.mapped());
+  }
   bool wait_for_cancelled(int count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [&] { return cancelled_ >= count; });
