@@ -184,7 +184,7 @@ TEST_F(CheckpointTest, MissingShardsAreListed) {
 TEST_F(CheckpointTest, IndexThatLeavesTheFolderIsRefused) {
   shard();
   for (const std::string path : {"../model-00001-of-00002.safetensors", "/etc/passwd", "sub/model.safetensors", "..",
-                                 "a\\b.safetensors", "", "model.bin", "/tmp/x.safetensors"}) {
+                                 "a\\b.safetensors", "", "model.bin", "/x.safetensors"}) {
     index_["weight_map"]["model.norm.weight"] = path;
     write_index();
     expect_refused("no safetensors file of this folder");
