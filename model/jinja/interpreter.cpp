@@ -169,7 +169,7 @@ std::shared_ptr<const Sequence> Interpreter::loop_items(const Statement& stateme
   return chosen;
 }
 
-void Interpreter::run_loop(const Statement& statement, const std::shared_ptr<Scope>& around, const Value& iterable,
+void Interpreter::run_loop(const Statement& statement, std::shared_ptr<Scope> around, const Value& iterable,
                            int depth) {
   const std::shared_ptr<Scope> outer = scope_;
   scope_ = around;

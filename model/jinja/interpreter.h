@@ -82,7 +82,7 @@ class Interpreter {
   Flow run_if(const Statement& statement);
   Flow run_with(const Statement& statement);
   void run_for(const Statement& statement);
-  void run_loop(const Statement& statement, const std::shared_ptr<Scope>& around, const Value& iterable, int depth);
+  void run_loop(const Statement& statement, std::shared_ptr<Scope> around, const Value& iterable, int depth);
   [[nodiscard]] std::shared_ptr<const Sequence> loop_items(const Statement& statement, const Value& iterable);
   void run_call_block(const Statement& statement);
   Flow run_scoped(const Body& body, std::shared_ptr<Scope> parent);
