@@ -169,8 +169,14 @@ std::unique_ptr<PackedMatrix> random_weight(Backend& backend, WeightType type, s
   const auto bytes = static_cast<std::size_t>(ceil_div(cols, format.elements) * format.bytes * rows);
   std::vector<std::byte> data(bytes);
   std::mt19937 random(1);
-  // Bit 6 of every byte clear: no f16, bf16 or f32 anywhere in a block becomes infinite or NaN.
+  // Bit 6 of every byte clear: no f16 anywhere in a block becomes infinite or NaN. Floats get an exponent near 1:
+  // random ones would be subnormal here and there, which costs a hundred cycles each.
   for (std::byte& byte : data) byte = static_cast<std::byte>(random() & 0xbfU);
+  if (format.elements == 1) {
+    for (std::size_t i = 1; i <= data.size() / static_cast<std::size_t>(format.bytes); ++i) {
+      data[i * static_cast<std::size_t>(format.bytes) - 1] = std::byte{0x3c};
+    }
+  }
   return backend.pack({type, rows, ceil_div(cols, format.elements) * format.elements, data});
 }
 

@@ -116,20 +116,22 @@ void slot_values(const SlotTile& tile, const TileRows& rows, int head, float* pa
   }
 }
 
-// scores [kTileRows] become weights; gives maximum and sum.
-HOTSET_SIMD void softmax_tile(float* scores, float* max_out, float* sum_out) {
-  Simd::Vec s[kTileVectors];
-  for (int v = 0; v < kTileVectors; ++v) s[v] = Simd::load(scores + v * kLanes);
-  const float max = Simd::max_lane(Simd::max(Simd::max(s[0], s[1]), Simd::max(s[2], s[3])));
+HOTSET_SIMD float tile_max(const float* scores) {
+  Simd::Vec max = Simd::set1(kMinusInfinity);
+  for (int v = 0; v < kTileVectors; ++v) max = Simd::max(Simd::load(scores + v * kLanes), max);  // skips NaN
+  return Simd::max_lane(max);
+}
+
+// scores [kTileRows] become weights exp(score - max); gives their sum.
+HOTSET_SIMD float tile_weights(float* scores, float max) {
   const Simd::Vec shift = Simd::set1(finite_or_zero(max));
   Simd::Vec total = Simd::set1(0.0F);
   for (int v = 0; v < kTileVectors; ++v) {
-    const Simd::Vec weight = exp_lanes(Simd::sub(s[v], shift));
+    const Simd::Vec weight = exp_lanes(Simd::sub(Simd::load(scores + v * kLanes), shift));
     Simd::store(scores + v * kLanes, weight);
     total = Simd::add(total, weight);
   }
-  *max_out = max;
-  *sum_out = Simd::sum(total);
+  return Simd::sum(total);
 }
 
 template <bool kBf16, int kHeads>
@@ -137,7 +139,8 @@ void slot_heads(const SlotTile& tile, const TileRows& rows, int head, float* par
   slot_scores<kBf16, kHeads>(tile, rows, head);
   for (int h = head; h < head + kHeads; ++h) {
     float* tail = partial + std::int64_t{h} * (tile.kv.head_dim + kPartialExtra) + tile.kv.head_dim;
-    softmax_tile(tile.scores + h * kTileRows, tail, tail + 1);
+    tail[0] = tile_max(tile.scores + h * kTileRows);
+    tail[1] = tile_weights(tile.scores + h * kTileRows, tail[0]);
   }
   slot_values<kBf16, kHeads>(tile, rows, head, partial);
 }

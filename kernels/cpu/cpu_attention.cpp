@@ -8,7 +8,9 @@
 namespace hotset::kernels {
 namespace {
 
-constexpr std::int64_t kQueriesPerTask = 64;  // prefill: shares the transposed tile among 64 queries of each head
+// Queries of a prefill task share a transposed tile: more of them, less transposing, fewer tasks.
+constexpr std::int64_t kMinQueriesPerTask = 16;
+constexpr std::int64_t kMaxQueriesPerTask = 128;
 constexpr std::int64_t kTasksPerThread = 4;
 
 KvHeadView kv_head_view(const KvGeometry& geometry, std::int64_t kv_head) {
@@ -126,7 +128,9 @@ void CpuAttention::prefill(const PrefillAttentionParams& params) {
   const KvGeometry& geometry = params.geometry;
   const std::int32_t group = group_size(geometry, params.heads);
   for (AlignedBuffer<float>& scratch : scratch_) scratch.reserve(prefill_scratch_floats(geometry.head_dim));
-  const std::int64_t blocks = ceil_div(params.rows, kQueriesPerTask);
+  const std::int64_t fair = ceil_div(params.rows * geometry.kv_heads, pool_.threads() * kTasksPerThread);
+  const std::int64_t step = std::clamp(fair, kMinQueriesPerTask, kMaxQueriesPerTask);
+  const std::int64_t blocks = ceil_div(params.rows, step);
   pool_.run(blocks * geometry.kv_heads, [&](std::int64_t index, int worker) {
     // The last queries see the most tiles: they go first, so that no thread is left with the longest task.
     const std::int64_t block = blocks - 1 - index / geometry.kv_heads;
@@ -135,8 +139,8 @@ void CpuAttention::prefill(const PrefillAttentionParams& params) {
     task.kv = kv_head_view(geometry, kv_head);
     task.q = params.q + kv_head * group * geometry.head_dim;
     task.q_stride = params.q_stride;
-    task.query_begin = block * kQueriesPerTask;
-    task.query_end = std::min(params.rows, task.query_begin + kQueriesPerTask);
+    task.query_begin = block * step;
+    task.query_end = std::min(params.rows, task.query_begin + step);
     task.first_position = params.first_position;
     task.group = group;
     task.first_head = static_cast<std::int32_t>(kv_head) * group;

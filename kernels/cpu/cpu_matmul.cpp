@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kRowsPerTask = 128;   // of quantised activations: some 300 KiB, which fit the second-level cache
 constexpr std::int64_t kTasksPerThread = 6;  // so that a slow or late thread takes fewer
-constexpr std::int64_t kMinTaskWork = 64 << 10;  // multiply-adds: about a microsecond, several times the cost of a task
+constexpr std::int64_t kMinTaskWork = 32 << 10;  // multiply-adds: about a microsecond, several times the cost of a task
 constexpr std::int64_t kMinParallelQuantize = 16 << 10;  // elements
 
 }  // namespace
@@ -52,10 +52,8 @@ void CpuMatmul::run(const MatmulParams& params, const CpuPackedMatrix& weight) {
   const std::int64_t row_step = ceil_div(params.m, row_tasks);
   const std::int64_t panel_work = row_step * weight.cols() * kLanes;
   const std::int64_t wanted = ceil_div(pool_.threads() * kTasksPerThread, row_tasks);
-  // An even number of panels: a single row takes them in pairs.
-  std::int64_t panel_step =
+  const std::int64_t panel_step =
       std::max(ceil_div(weight.panels(), wanted), ceil_div(kMinTaskWork, std::max<std::int64_t>(panel_work, 1)));
-  panel_step = ceil_div(panel_step, 2) * 2;
   const std::int64_t panel_tasks = ceil_div(weight.panels(), panel_step);
   pool_.run(row_tasks * panel_tasks, [&](std::int64_t index, int) {
     MatmulTask task = whole;

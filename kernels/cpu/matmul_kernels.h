@@ -73,6 +73,7 @@ template <int kBits, int kGroup, bool kScale16>
 struct QuantizedTiles {
   static constexpr int kWords = kGroup / 4;
   static constexpr int kScaleBytes = kLanes * (kScale16 ? 2 : 4);
+  static constexpr int kPrefetchBytes = 4096;
   static constexpr int kGroupBytes = 2 * kScaleBytes + kLanes * kGroup * kBits / 8;
 
   HOTSET_SIMD Simd::Vec load_scale(const std::uint8_t* from) {
@@ -81,6 +82,11 @@ struct QuantizedTiles {
     } else {
       return Simd::from_bits(Simd::int_load(from));
     }
+  }
+  // With few rows the product runs at the speed of memory, which the processor's own prefetching does not reach.
+  HOTSET_SIMD void prefetch_group(const std::uint8_t* at) {
+    HOTSET_UNROLL
+    for (int line = 0; line < kGroupBytes / 64; ++line) __builtin_prefetch(at + kPrefetchBytes + 64 * line, 0, 2);
   }
   HOTSET_SIMD void load_codes(const std::uint8_t* from, Simd::IVec (&codes)[kWords]) {
     if constexpr (kBits == 8) {
@@ -114,6 +120,7 @@ struct QuantizedTiles {
       HOTSET_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         const std::uint8_t* at = weight + p * task.weight.panel_bytes + g * kGroupBytes;
+        if constexpr (kRows <= 4) prefetch_group(at);
         const Simd::Vec scale = load_scale(at);
         const Simd::Vec offset = load_scale(at + kScaleBytes);
         Simd::IVec codes[kWords];
@@ -201,7 +208,6 @@ void sweep_panels(const MatmulTask& task) {
 template <int kBits, int kGroup, bool kScale16>
 void quantized_matmul(const MatmulTask& task) {
   using Tiles = QuantizedTiles<kBits, kGroup, kScale16>;
-  if (task.row_end - task.row_begin < 2) return sweep_panels<Tiles, 1, 2>(task);  // two panels hide latency
   sweep_panels<Tiles, Simd::kMatmulRows, 1>(task);
 }
 

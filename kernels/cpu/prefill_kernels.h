@@ -101,19 +101,10 @@ HOTSET_SIMD void prefill_scores(const PrefillTask& task, const PrefillRow (&rows
 
 // Weights of one row in place; updates its maximum and sum; gives the factor of what was summed before.
 HOTSET_SIMD float prefill_softmax(const PrefillRow& row, float* scores) {
-  Simd::Vec s[kTileVectors];
-  for (int v = 0; v < kTileVectors; ++v) s[v] = Simd::load(scores + v * kLanes);
-  const float tile_max = Simd::max_lane(Simd::max(Simd::max(s[0], s[1]), Simd::max(s[2], s[3])));
-  const float max = tile_max > *row.max ? tile_max : *row.max;
-  const float shift = finite_or_zero(max);
-  Simd::Vec total = Simd::set1(0.0F);
-  for (int v = 0; v < kTileVectors; ++v) {
-    const Simd::Vec weight = exp_lanes(Simd::sub(s[v], Simd::set1(shift)));
-    Simd::store(scores + v * kLanes, weight);
-    total = Simd::add(total, weight);
-  }
-  const float keep = exp_scalar(*row.max - shift);
-  *row.sum = __builtin_fmaf(*row.sum, keep, Simd::sum(total));
+  const float newest = tile_max(scores);
+  const float max = newest > *row.max ? newest : *row.max;
+  const float keep = exp_scalar(*row.max - finite_or_zero(max));
+  *row.sum = __builtin_fmaf(*row.sum, keep, tile_weights(scores, max));
   *row.max = max;
   return keep;
 }
