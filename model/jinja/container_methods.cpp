@@ -92,7 +92,7 @@ Value make_dict(Interpreter& interpreter, const Value&, const Arguments& argumen
 
 Value make_namespace(Interpreter& interpreter, const Value&, const Arguments& arguments) {
   auto space = std::make_shared<Namespace>();
-  for (const auto& [key, value] : dict_from(interpreter, arguments)->entries) {
+  for (const auto start = dict_from(interpreter, arguments); const auto& [key, value] : start->entries) {
     if (!key.is_text()) fail("namespace() needs texts as names");
     space->set(key.bytes(), value);
   }

@@ -31,7 +31,8 @@ std::string_view symbol(Op op) {
   fail(concat("unsupported operand types for ", symbol(op), ": '", type_name(a), "' and '", type_name(b), "'"));
 }
 
-Value checked(bool overflow, std::int64_t result) {
+// By reference: the operation in the first argument may be evaluated after the second.
+Value checked(bool overflow, const std::int64_t& result) {
   if (overflow) fail("a whole number does not fit 64 bits");
   return Value::integer(result);
 }

@@ -21,7 +21,7 @@ Value map(Interpreter& interpreter, const Value& self, const Arguments& argument
     const Values a = bind(arguments, "map", {"attribute", "default"});
     if (a[0].is_missing()) fail("map needs a filter or an attribute");
     const AttributePath path(a[0]);
-    for (const Value& item : iterate(self, interpreter.budget())->items) {
+    for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
       out.push_back(path.read(interpreter, item, a[1]));
     }
     return interpreter.iterator(std::move(out));
@@ -30,7 +30,7 @@ Value map(Interpreter& interpreter, const Value& self, const Arguments& argument
   const Native filter = find_filter(name);
   if (filter == nullptr) fail("map is given an unknown filter");
   const Arguments rest = rest_of(arguments, 1);
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     interpreter.budget().step();
     out.push_back(filter(interpreter, item, rest));
   }
@@ -50,7 +50,7 @@ Value select(Interpreter& interpreter, const Value& self, const Arguments& argum
     rest = rest_of(arguments, offset + 1);
   }
   Values out;
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     interpreter.budget().step();
     const Value value = path.read(interpreter, item);
     if (truth(test != nullptr ? test(interpreter, value, rest) : value) == wanted) out.push_back(item);

@@ -80,7 +80,7 @@ Value sort(Interpreter& interpreter, const Value& self, const Arguments& argumen
     paths.emplace_back(a[2]);
   }
   std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     Values keys;
     for (const AttributePath& path : paths) keys.push_back(sort_key(path.read(interpreter, item), case_sensitive));
     keyed.emplace_back(interpreter.list(std::move(keys)), item);
@@ -110,7 +110,7 @@ Value unique(Interpreter& interpreter, const Value& self, const Arguments& argum
   const AttributePath path(a[1]);
   Dict seen;
   Values items;
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     Value key = sort_key(path.read(interpreter, item), flag_argument(a[0], false));
     const std::size_t before = seen.entries.size();
     seen.set(std::move(key), Value::none(), interpreter.budget());
@@ -142,7 +142,7 @@ Value sum(Interpreter& interpreter, const Value& self, const Arguments& argument
   const AttributePath path(a[0]);
   Value total = a[1].is_missing() ? Value::integer(0) : a[1];
   if (total.is_text()) fail("sum() cannot add texts; use join");
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     total = interpreter.add(total, path.read(interpreter, item));
   }
   return total;
@@ -167,7 +167,7 @@ Value batch(Interpreter& interpreter, const Value& self, const Arguments& argume
   const std::int64_t size = int_argument(a[0], 0);
   Values rows;
   Values row;
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     if (static_cast<std::int64_t>(row.size()) == size) rows.push_back(interpreter.list(std::exchange(row, {})));
     row.push_back(item);
   }
@@ -219,7 +219,7 @@ Value groupby(Interpreter& interpreter, const Value& self, const Arguments& argu
   const AttributePath path(a[0]);
   const bool case_sensitive = flag_argument(a[2], false);
   std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : iterate(self, interpreter.budget())->items) {
+  for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
     keyed.emplace_back(sort_key(path.read(interpreter, item, a[1]), case_sensitive), item);
     interpreter.budget().bytes(2 * sizeof(Value));
   }

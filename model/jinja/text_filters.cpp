@@ -154,7 +154,7 @@ Value urlencode(Interpreter& interpreter, const Value& self, const Arguments& ar
   if (self.is(Kind::kDict)) {
     for (const auto& [key, value] : self.entries().entries) add(key, value);
   } else {
-    for (const Value& item : iterate(self, interpreter.budget())->items) {
+    for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
       const auto pair = iterate(item, interpreter.budget());
       if (pair->items.size() != 2) fail("urlencode needs pairs of a key and a value");
       add(pair->items[0], pair->items[1]);
