@@ -59,8 +59,7 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
     text = from_right ? text.substr(0, rest) : text.substr(word.size());
     text = strip_space(text, !from_right, from_right);
   }
-  text = strip_space(text, from_right, !from_right);
-  if (!text.empty()) pieces.push_back(text);
+  if (!text.empty()) pieces.push_back(text);  // with the space at its far side, as Python
   if (from_right) std::reverse(pieces.begin(), pieces.end());
   return pieces;
 }
