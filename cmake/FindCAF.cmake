@@ -26,7 +26,7 @@ if(CAF_FOUND)
   find_package(Threads REQUIRED)
   foreach(part core io)
     if(NOT TARGET CAF::${part})
-      add_library(CAF::${part} UNKNOWN IMPORTED)
+      add_library(CAF::${part} UNKNOWN IMPORTED GLOBAL)
       set_target_properties(CAF::${part} PROPERTIES IMPORTED_LOCATION "${CAF_${part}_LIBRARY}"
                                                     INTERFACE_INCLUDE_DIRECTORIES "${CAF_INCLUDE_DIR}")
     endif()
