@@ -11,7 +11,7 @@
 
 namespace hotset::api {
 
-class FakeServingSystem final : public actors::ServingSystem {
+class FakeServingSystem : public actors::ServingSystem {
  public:
   struct Open {
     actors::GenerationRequest request;
@@ -85,6 +85,11 @@ class FakeServingSystem final : public actors::ServingSystem {
     if (!changed_.wait_for(lock, kPatience, [&] { return !open_.empty(); })) return std::nullopt;
     auto taken = open_.extract(open_.begin());
     return std::move(taken.mapped());
+  }
+  std::optional<Open> take_open_now() {
+    const std::scoped_lock lock(mutex_);
+    if (open_.empty()) return std::nullopt;
+    return std::move(open_.extract(open_.begin()).mapped());
   }
   bool wait_for_cancelled(int count) {
     std::unique_lock lock(mutex_);
