@@ -1,0 +1,184 @@
+// The small plain classes of the engine: SelectionPlanner, StepPager, assemble_step, HostTierCore, StreamCore,
+// EngineHealth, OpenRequests.
+#include <gtest/gtest.h>
+
+#include "actors/engine_health.h"
+#include "actors/host_tier_core.h"
+#include "actors/open_requests.h"
+#include "actors/selection_planner.h"
+#include "actors/step_assembler.h"
+#include "actors/step_pager.h"
+#include "actors/stream_core.h"
+#include "fakes.h"
+
+namespace hotset::actors {
+namespace {
+
+DraftRows rows_of(std::uint64_t id, std::int64_t first, std::int32_t count, bool prefill) {
+  DraftRows out;
+  out.id = SequenceId{id};
+  out.state = std::make_shared<model::SequenceState>();
+  out.state->kv.id = out.id;
+  out.first_position = first;
+  out.rows = count;
+  out.prefill = prefill;
+  if (prefill) out.tokens.assign(static_cast<std::size_t>(count), 1);
+  return out;
+}
+
+TEST(SelectionPlanner, LengthAndKindOfRowDecide) {
+  const SelectionPlanner planner({.algorithm = sparse::make_streaming(16, 64).value(), .threshold = 100});
+  StepDraft draft;
+  draft.rows = {rows_of(1, 99, 1, false), rows_of(2, 100, 1, false), rows_of(3, 500, 8, true)};
+  const StepSelection selection = planner.plan(draft);
+  ASSERT_EQ(selection.algorithms.size(), 3U);
+  EXPECT_EQ(selection.algorithms[0], nullptr);  // length 100
+  EXPECT_NE(selection.algorithms[1], nullptr);  // length 101
+  EXPECT_EQ(selection.algorithms[2], nullptr);  // prompt rows attend to everything
+}
+
+TEST(SelectionPlanner, HitRateOverSteps) {
+  SelectionPlanner planner({.algorithm = nullptr, .threshold = 0});
+  EXPECT_EQ(planner.totals().hit_rate(), 1.0);
+  model::StepStats stats;
+  stats.hits = 5;
+  stats.ring_hits = 1;
+  stats.misses = 2;
+  planner.learn(stats);
+  EXPECT_EQ(planner.totals().hit_rate(), 0.75);
+}
+
+KvPlannerConfig pools() {
+  KvPlannerConfig config;
+  config.geometry = {.layers = 2, .kv_heads = 1, .head_dim = 2, .dtype = KvDType::kF32};
+  config.device_pages = 8;
+  config.host_pages = 8;
+  return config;
+}
+
+TEST(StepPager, DropsRowsOfReleasedSequencesAndKeepsTheBooks) {
+  StepPager pager(pools());
+  for (const std::uint64_t id : {1, 2}) {
+    const auto granted = pager.acquire({.id = SequenceId{id}, .prompt_tokens = 70, .max_new_tokens = 4});
+    ASSERT_TRUE(granted.ok());
+    ASSERT_EQ(granted.value(), Admission::kGranted);
+  }
+  StepDraft draft;
+  draft.step = 1;
+  draft.rows = {rows_of(1, 0, 70, true), rows_of(2, 0, 60, true)};
+  PagedStep step = pager.plan(draft);
+  ASSERT_EQ(step.completed.size(), 1U);
+  EXPECT_EQ(step.completed[0].identity, private_page(SequenceId{1}, 0));
+  EXPECT_EQ(pager.release(SequenceId{1}), std::vector<PageIdentity>{private_page(SequenceId{1}, 0)});
+  EXPECT_TRUE(pager.release(SequenceId{1}).empty());
+  draft.step = 2;
+  draft.rows = {rows_of(1, 70, 1, false), rows_of(2, 60, 10, true)};
+  step = pager.plan(draft);
+  EXPECT_FALSE(step.pages.ops[0].has_value());
+  ASSERT_TRUE(step.pages.ops[1].has_value());
+  const model::StepPlan plan = assemble_step(draft, StepSelection{.algorithms = {nullptr, nullptr}}, step.pages);
+  ASSERT_EQ(plan.sequences.size(), 1U);
+  EXPECT_EQ(plan.step, 2U);
+  EXPECT_EQ(plan.sequences[0].state, draft.rows[1].state);
+  EXPECT_EQ(plan.sequences[0].first_position, 60);
+  pager.release(SequenceId{2});
+  EXPECT_EQ(pager.counters().device_pages_free, 8);
+  EXPECT_EQ(pager.counters().host_pages_free, 8);
+}
+
+TEST(StepAssembler, DecodeRowsComeFirst) {
+  StepDraft draft;
+  draft.rows = {rows_of(1, 0, 4, true), rows_of(2, 9, 1, false)};
+  StepPages pages;
+  pages.ops.resize(2);
+  pages.ops[0].emplace();
+  pages.ops[1].emplace();
+  const model::StepPlan plan = assemble_step(draft, StepSelection{.algorithms = {nullptr, nullptr}}, pages);
+  ASSERT_EQ(plan.sequences.size(), 2U);
+  EXPECT_FALSE(plan.sequences[0].prefill);
+  EXPECT_EQ(plan.sequences[0].state->kv.id, SequenceId{2});
+}
+
+TEST(HostTierCore, PagesByIdentity) {
+  HostTierCore tier(2);
+  const auto identity = [](std::int64_t number) { return private_page(SequenceId{7}, number); };
+  EXPECT_EQ(tier.put({{identity(0), HostPage{4}}, {identity(1), HostPage{5}}, {identity(2), HostPage{6}}}), 2);
+  EXPECT_EQ(tier.refused(), 1);
+  EXPECT_EQ(tier.put({{identity(0), HostPage{9}}}), 0);
+  const auto found = tier.get({identity(0), identity(1), identity(2)});
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].page, HostPage{4});
+  EXPECT_EQ(tier.get({identity(3), identity(0)}).size(), 0U);  // a chain ends at its first gap
+  EXPECT_EQ(tier.hits(), 2);
+  EXPECT_EQ(tier.misses(), 3);
+  EXPECT_EQ(tier.erase({identity(0), identity(8)}), 1);
+  EXPECT_FALSE(tier.contains(identity(0)));
+  EXPECT_EQ(tier.pages(), 1);
+  EXPECT_TRUE(tier.healthy());
+}
+
+TEST(StreamCore, IdleTimeCountsOnlyWhileASequenceWasRunning) {
+  auto clock = std::make_shared<ManualClock>();
+  StreamCore stream(std::make_shared<fakes::ScriptedExecutor>(), clock);
+  model::StepPlan plan;
+  plan.sequences.resize(1);
+  plan.sequences[0].state = std::make_shared<model::SequenceState>();
+  plan.sequences[0].rows = 1;
+  clock->advance_ns(50);
+  EXPECT_EQ(stream.run(plan).value().stats.idle_ns, 0);
+  clock->advance_ns(7);
+  plan.sequences[0].first_position = 1;
+  EXPECT_EQ(stream.run(plan).value().stats.idle_ns, 7);
+  clock->advance_ns(1000);
+  plan.sequences[0].state = std::make_shared<model::SequenceState>();
+  plan.sequences[0].first_position = 0;  // a new sequence: nobody waited
+  EXPECT_EQ(stream.run(plan).value().stats.idle_ns, 0);
+}
+
+TEST(StreamCore, AThrowingExecutorBreaksTheStream) {
+  auto executor = std::make_shared<fakes::ScriptedExecutor>();
+  executor->throw_at = 1;
+  StreamCore stream(executor, std::make_shared<ManualClock>());
+  EXPECT_FALSE(stream.run({}).ok());
+  EXPECT_TRUE(stream.broken());
+}
+
+TEST(EngineHealth, StallsRecoverFailuresDoNot) {
+  auto clock = std::make_shared<ManualClock>();
+  EngineHealth health(clock, 100);
+  EXPECT_EQ(health.report(0).state, HealthState::kLoading);
+  health.set_ready();
+  clock->advance_ns(500);
+  EXPECT_EQ(health.report(0).state, HealthState::kReady);  // idle is healthy
+  health.work_arrived(0);
+  clock->advance_ns(100);
+  EXPECT_EQ(health.report(1).state, HealthState::kReady);
+  clock->advance_ns(1);
+  health.work_arrived(1);  // more work is no progress
+  EXPECT_EQ(health.report(2).state, HealthState::kUnhealthy);
+  EXPECT_TRUE(health.accepts());
+  health.step_done();
+  EXPECT_EQ(health.report(2).state, HealthState::kReady);
+  health.fail("first");
+  health.fail("second");
+  health.set_draining();
+  EXPECT_EQ(health.report(0).state, HealthState::kUnhealthy);
+  EXPECT_EQ(health.report(0).reason, "first");
+  EXPECT_FALSE(health.accepts());
+}
+
+TEST(OpenRequests, WhoTakesASinkEndsItsRequest) {
+  OpenRequests open;
+  const auto sink = std::make_shared<fakes::RecordingSink>();
+  open.add(1, sink);
+  open.add(2, sink);
+  EXPECT_NE(open.find(1), nullptr);
+  EXPECT_NE(open.take(1), nullptr);
+  EXPECT_EQ(open.take(1), nullptr);
+  EXPECT_FALSE(open.wait_until_empty(std::chrono::steady_clock::now()));
+  EXPECT_EQ(open.take_all().size(), 1U);
+  EXPECT_TRUE(open.wait_until_empty(std::chrono::steady_clock::now()));
+}
+
+}  // namespace
+}  // namespace hotset::actors

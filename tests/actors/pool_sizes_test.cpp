@@ -1,0 +1,43 @@
+#include "actors/pool_sizes.h"
+
+#include <gtest/gtest.h>
+
+namespace hotset::actors {
+namespace {
+
+constexpr KvGeometry kGeometry{.layers = 4, .kv_heads = 1, .head_dim = 8, .dtype = KvDType::kF32};
+const std::int64_t kPageBytes = kPageTokens * kGeometry.token_bytes();  // 16 KiB
+
+TEST(PoolSizes, DefaultsAreBoundedByContextsAndByMemory) {
+  ServerConfig config;
+  config.max_batch = 2;
+  const PoolSizes roomy = choose_pool_sizes(config, kGeometry, 640, 1 << 30).value();
+  EXPECT_EQ(roomy.device_pages, 2 * 11 * 4);
+  EXPECT_EQ(roomy.host_pages, 2 * 2 * 11);
+  const PoolSizes tight = choose_pool_sizes(config, kGeometry, 640, 40 * kPageBytes).value();
+  EXPECT_EQ(tight.device_pages, 10 * 4);
+  EXPECT_EQ(tight.host_pages, 16);
+  const auto none = choose_pool_sizes(config, kGeometry, 640, 3 * kPageBytes);
+  ASSERT_FALSE(none.ok());
+}
+
+TEST(PoolSizes, GivenSizesAreTakenOrRefusedByName) {
+  ServerConfig config;
+  config.device_kv_tokens = 512 + 63;
+  config.host_kv_bytes = 10 * kPageBytes + 1;
+  const PoolSizes sizes = choose_pool_sizes(config, kGeometry, 1 << 20, 18 * kPageBytes).value();
+  EXPECT_EQ(sizes.device_pages, 8 * 4);
+  EXPECT_EQ(sizes.host_pages, 10);
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 17 * kPageBytes).error().param, "--host-kv");
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 7 * kPageBytes).error().param, "--device-kv-tokens");
+  config.device_kv_tokens = 63;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 1 << 30).error().param, "--device-kv-tokens");
+  config.device_kv_tokens = std::int64_t{1} << 62;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 1 << 30).error().param, "--device-kv-tokens");
+  config.device_kv_tokens = 64;
+  config.host_kv_bytes = kPageBytes - 1;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 1 << 30).error().param, "--host-kv");
+}
+
+}  // namespace
+}  // namespace hotset::actors
