@@ -182,13 +182,19 @@ def test_a13_prompt_at_the_limit(server, stream):
         return server.post("/v1/completions", {"prompt": [504] * length, "stream": stream, **fields})
 
     assert ask(CONTEXT - 1, max_tokens=1).status == 200
-    for length in (CONTEXT + 1, 10 * CONTEXT):
+    for length in (CONTEXT, CONTEXT + 1, 10 * CONTEXT):
         error = assert_refused(ask(length, max_tokens=1), str(CONTEXT), str(length))
         assert error["code"] == "context_length_exceeded"
-    error = assert_refused(ask(CONTEXT - 1, max_tokens=2), str(CONTEXT))
-    assert error["code"] == "context_length_exceeded"
     text = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 1000}], "stream": stream})
     assert assert_refused(text)["code"] == "context_length_exceeded"
+
+
+def test_a13_an_answer_that_would_pass_the_limit_is_clipped(server):
+    fields = {"prompt": [504] * (CONTEXT - 3), "max_tokens": 50, "temperature": 0, "ignore_eos": True}
+    answer = server.completion(**fields)
+    assert answer["usage"]["completion_tokens"] == 3 and answer["choices"][0]["finish_reason"] == "length"
+    chunks = list(server.stream("/v1/completions", {**fields, "stream_options": {"include_usage": True}}))
+    assert chunks[-1]["usage"] == answer["usage"] and chunks[-2]["choices"][0]["finish_reason"] == "length"
 
 
 # --- A14: shapes of messages -----------------------------------------------------------------------------------------
