@@ -91,14 +91,15 @@ std::int64_t CpuPackedMatrix::group_bytes() const {
   return std::int64_t{kLanes} * (2 * scale_bytes() + group_ * code_bits_ / 8);
 }
 
-// The f16 formats fit unless a scale is so large that -8 or -128 of it overflows. The K formats' products do not.
+// Q4_1 holds both in f16; Q4_0 and Q8_0 fit unless a scale is so large that -8 or -128 of it overflows; the K formats'
+// products do not fit.
 bool CpuPackedMatrix::scales_fit_f16(const MatrixView& matrix) const {
-  const BlockFormat format = block_format(matrix.type);
-  if (format.elements == kMaxBlockElements) return false;
-  AffineBlock block;
-  for (std::size_t at = 0; at < matrix.data.size(); at += static_cast<std::size_t>(format.bytes)) {
-    read_block(matrix.type, matrix.data.data() + at, block);
-    if (!fits_f16(block.scales[0]) || !fits_f16(block.offsets[0])) return false;
+  if (matrix.type == WeightType::kQ4_1) return true;
+  if (matrix.type != WeightType::kQ4_0 && matrix.type != WeightType::kQ8_0) return false;
+  const float fold = matrix.type == WeightType::kQ4_0 ? -8.0F : -128.0F;
+  const auto step = static_cast<std::size_t>(block_format(matrix.type).bytes);
+  for (std::size_t at = 0; at < matrix.data.size(); at += step) {
+    if (!fits_f16(fold * load_scale(reinterpret_cast<const std::uint8_t*>(matrix.data.data()) + at, 2))) return false;
   }
   return true;
 }
