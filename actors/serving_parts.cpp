@@ -100,9 +100,7 @@ Result<PoolSizes> sizes_now(const ServerConfig& config, const KvGeometry& geomet
   return choose_pool_sizes(config, geometry, max_context, memory.value().bytes);
 }
 
-std::string gib(std::int64_t bytes) {
-  return concat(bytes / (std::int64_t{1} << 30), ".", (bytes >> 20) % 1024 * 10 / 1024, " GiB");
-}
+std::string mib(std::int64_t bytes) { return concat(bytes >> 20, " MiB"); }
 
 const char* mode_name(KvModeChoice mode) {
   if (mode == KvModeChoice::kResident) return "resident";
@@ -116,11 +114,12 @@ std::string summary_of(const ServingInfo& info, const model::ModelWeights& weigh
   const std::int64_t device_tokens = pools.device_pages / geometry.layers * kPageTokens;
   const std::int64_t host_tokens = pools.host_pages * kPageTokens;
   return concat("model ", info.model_name, " (", model::architecture_name(weights.config.architecture), ", ",
-                weights.parameters() / 1'000'000, " million parameters), context ", info.max_context, " tokens; ",
-                backend, "; algorithm ", policy.algorithm ? policy.algorithm->name() : "dense", ", kv mode ",
-                mode_name(config.kv_mode), ", kv type ", geometry.dtype == KvDType::kF32 ? "f32" : "bf16",
-                "; device pool ", device_tokens, " tokens (", gib(device_tokens * geometry.token_bytes()),
-                "), host pool ", host_tokens, " tokens (", gib(host_tokens * geometry.token_bytes()), ")");
+                weights.parameters() / 1'000'000, ".", weights.parameters() / 100'000 % 10,
+                " million parameters), context ", info.max_context, " tokens; ", backend, "; algorithm ",
+                policy.algorithm ? policy.algorithm->name() : "dense", ", kv mode ", mode_name(config.kv_mode),
+                ", kv type ", geometry.dtype == KvDType::kF32 ? "f32" : "bf16", "; device pool ", device_tokens,
+                " tokens (", mib(device_tokens * geometry.token_bytes()), "), host pool ", host_tokens, " tokens (",
+                mib(host_tokens * geometry.token_bytes()), ")");
 }
 
 }  // namespace

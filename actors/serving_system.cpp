@@ -12,7 +12,6 @@
 #include "actors/actor_config.h"
 #include "actors/serving_parts.h"
 #include "actors/supervisor.h"
-#include "core/log.h"
 
 namespace hotset::actors {
 namespace {
@@ -141,7 +140,6 @@ std::unique_ptr<ServingSystem> start_serving(ServingParts parts, MetricsRegistry
 Result<std::unique_ptr<ServingSystem>> ServingSystem::start(const ServerConfig& config, MetricsRegistry& metrics) {
   Result<ServingParts> parts = load_serving_parts(config);
   if (!parts) return parts.error();
-  log_info(parts.value().info.summary);
   return start_serving(std::move(parts).value(), metrics);
 }
 
