@@ -79,7 +79,6 @@ int serve(const ServerConfig& config) {
   }
   const auto system = std::move(started).value();
   service.set_system(system.get());
-  log_info(system->info().summary);
   log_info("Ready: http://", server->address(), "/v1");
 
   const int signal = signals.wait();
