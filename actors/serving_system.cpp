@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <caf/actor_system.hpp>
+#include <caf/logger.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <mutex>
@@ -31,6 +32,9 @@ class LocalServingSystem final : public ServingSystem {
                                        .health = health_,
                                        .gateway_metrics = std::make_shared<GatewayMetrics>(metrics),
                                        .engine_metrics = std::make_shared<EngineMetrics>(metrics)});
+    // CAF gave this thread a share of the system's logger, and the system's destructor waits for the last share:
+    // without this line a stop() from another thread would never return.
+    caf::logger::set_current_actor_system(nullptr);
     health_->set_ready();
   }
   ~LocalServingSystem() override { stop(std::chrono::milliseconds(0)); }
