@@ -14,6 +14,7 @@ from hotset_server import FIXTURES, Server
 
 MODELS = ["tiny-llama", "tiny-qwen3"]
 STREAMING = ["--algorithm", "streaming", "--sparse-block", 16, "--sparse-window", 112, "--sparse-threshold", 0]
+STREAMING += ["--host-kv", "64MiB"]  # by default it follows the device pool, too small for the longest conversations
 RING_AND_SLACK_AND_BLOCK = 128 + 64 + 16
 # Prompt and output lengths: together they cross 63/64/65, 511/512/513 and 1,000.
 LENGTHS = [(1, 70), (62, 8), (63, 8), (64, 8), (65, 8), (200, 24), (500, 24), (511, 8), (512, 8), (513, 8), (996, 16), (1300, 24)]
