@@ -19,6 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFlushTime{2'000};  // for the last bytes of answers that are complete
+constexpr milliseconds kHangTime{5'000};   // after the drain time; an end that takes longer is cut
 constexpr std::int64_t kMostChoices = 1'024;
 
 LogLevel log_level(const std::string& name) {
@@ -54,7 +55,7 @@ HttpServerConfig http_config(const ServerConfig& config) {
 }  // namespace
 
 int serve(const ServerConfig& config) {
-  SignalWatcher signals;
+  SignalWatcher signals(milliseconds(config.drain_timeout_ms) + kHangTime);
   set_log_level(log_level(config.log_level));
   raise_descriptor_limit(config.max_connections);
 

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "core/log.h"
+
 namespace hotset::api {
 namespace {
 
@@ -16,9 +18,20 @@ sigset_t watched() {
   return set;
 }
 
+// The next signal's number, or 0 when none came before the deadline.
+int next_signal(const sigset_t& set, std::chrono::steady_clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return 0;
+    const timespec wait{.tv_sec = left.count() / 1000, .tv_nsec = left.count() % 1000 * 1'000'000};
+    const int number = sigtimedwait(&set, nullptr, &wait);
+    if (number > 0) return number;
+  }
+}
+
 }  // namespace
 
-SignalWatcher::SignalWatcher() {
+SignalWatcher::SignalWatcher(std::chrono::milliseconds limit) : limit_(limit) {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   thread_ = std::thread([this] { watch(); });
@@ -37,15 +50,17 @@ int SignalWatcher::wait() {
 
 void SignalWatcher::watch() {
   const sigset_t set = watched();
-  bool asked = false;
-  for (;;) {
-    int number = 0;
-    if (sigwait(&set, &number) != 0) continue;
-    if (stopping_) return;
-    if (asked || !orderly_) std::_Exit(128 + number);
-    asked = true;
-    first_.set_value(number);
+  int number = 0;
+  while (sigwait(&set, &number) != 0) {
   }
+  if (stopping_) return;
+  if (!orderly_) std::_Exit(128 + number);
+  first_.set_value(number);
+  number = next_signal(set, std::chrono::steady_clock::now() + limit_);
+  if (stopping_) return;
+  if (number > 0) std::_Exit(128 + number);
+  log_error("The server did not end in time after the signal: something hangs. The process ends now.");
+  std::_Exit(1);
 }
 
 }  // namespace hotset::api

@@ -62,8 +62,9 @@ std::uint16_t free_port() {
 
 class ServeCommandTest : public ::testing::Test {
  protected:
-  void launch(const std::string& model) {
+  void launch(const std::string& model, std::int64_t drain_timeout_ms = 30'000) {
     ServerConfig config;
+    config.drain_timeout_ms = drain_timeout_ms;
     config.model = model;
     config.port = port_;
     config.log_level = "off";
@@ -127,6 +128,13 @@ TEST_F(ServeCommandTest, HealthSaysDrainingAndASecondSignalEndsAtOnce) {
   ASSERT_TRUE(becomes(503));
   ::kill(child_, SIGTERM);
   EXPECT_EQ(exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(ServeCommandTest, AnEndThatHangsIsCut) {
+  launch("stuck", 0);
+  ASSERT_TRUE(becomes(200));
+  ::kill(child_, SIGTERM);
+  EXPECT_EQ(exit_code(), 1);
 }
 
 TEST_F(ServeCommandTest, FailedStartIsOne) {
