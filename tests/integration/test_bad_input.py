@@ -348,7 +348,6 @@ def test_d03_damaged_tokenizer(checkpoint, tmp_path):
         {"type": "BPE", "vocab": {"a": 4294967296}, "merges": []},
         {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a z"]},
         {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [5]},
-        {"type": "Unheard", "vocab": {}, "merges": []},
         {"type": "BPE"},
     ]
     for model in models:
@@ -356,6 +355,15 @@ def test_d03_damaged_tokenizer(checkpoint, tmp_path):
         assert_refused_at_start(tmp_path, checkpoint, "tokenizer.json")
     path.write_text('{"model": ', encoding="utf-8")
     assert_refused_at_start(tmp_path, checkpoint, "tokenizer.json")
+
+
+def test_d03_unsupported_tokenizer_leaves_token_ids(checkpoint, logs):
+    text = json.dumps({"model": {"type": "Unheard", "vocab": {}, "merges": []}})
+    (checkpoint / "tokenizer.json").write_text(text, encoding="utf-8")
+    with Server(logs / "unheard.log", model=checkpoint) as server:
+        assert "Unheard" in server.log()
+        assert_refused(server.post("/v1/completions", {"prompt": "Hello"}), "tokenizer")
+        assert server.completion(prompt=[2, 3], max_tokens=1)["usage"]["prompt_tokens"] == 2
 
 
 def test_d04_damaged_safetensors_header(checkpoint, tmp_path):
@@ -427,7 +435,7 @@ def test_d06_shards(checkpoint, tmp_path, logs):
     write_index({**index["weight_map"], names[0]: "model-00003-of-00003.safetensors"})
     assert_refused_at_start(tmp_path, checkpoint, "model-00003-of-00003.safetensors")
     write_index({**index["weight_map"], names[0]: "../outside.safetensors"})
-    assert_refused_at_start(tmp_path, checkpoint, "outside.safetensors")
+    assert_refused_at_start(tmp_path, checkpoint, names[0], "model.safetensors.index.json")
     write_index({name: file for name, file in index["weight_map"].items() if name != names[0]})
     assert_refused_at_start(tmp_path, checkpoint)
     write_index(index["weight_map"])
