@@ -134,8 +134,9 @@ def test_chat_logprobs(client, model, top):
 
 
 def test_logit_bias_and_penalties(client, model):
-    free = client.chat.completions.create(model=model, messages=QUESTION, temperature=0).choices[0].message.content
-    banned = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, logit_bias={"504": -100})
+    chat = dict(model=model, messages=QUESTION, temperature=0, max_tokens=8)
+    free = client.chat.completions.create(**chat).choices[0].message.content
+    banned = client.chat.completions.create(**chat, logit_bias={"504": -100})
     assert free.startswith("The") and not banned.choices[0].message.content.startswith("The")
     repeating = dict(model=model, prompt="la la la la la la", temperature=0, max_tokens=24)
     plain = client.completions.create(**repeating).choices[0].text
