@@ -56,7 +56,7 @@ void ThreadPool::run_erased(std::int64_t tasks, Function function, void* context
   tasks_.store(static_cast<std::uint32_t>(tasks), std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  ticket_.store(std::uint64_t{epoch} << 32, std::memory_order_release);
+  ticket_.store(std::uint64_t{epoch} << 32 | static_cast<std::uint64_t>(tasks), std::memory_order_release);
   epoch_.store(epoch, std::memory_order_seq_cst);
   epoch_.notify_all();
 
@@ -71,17 +71,18 @@ void ThreadPool::run_erased(std::int64_t tasks, Function function, void* context
 void ThreadPool::take_tasks(std::uint32_t epoch, int worker) {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
   while (true) {
-    // A job ends only after its last task was taken, and the next one is written after that. So when the exchange below
-    // succeeds, these three belong to `epoch`.
+    // Whether a task is left must be told by the ticket alone: a late worker may look while the next job is being
+    // written. The next job is written only when this one's last task is done, so when the exchange below succeeds with
+    // a task left, the three values belong to `epoch`.
+    const auto left = static_cast<std::uint32_t>(ticket);
+    if (static_cast<std::uint32_t>(ticket >> 32) != epoch || left == 0) return;
     const Function function = function_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
     const std::uint32_t tasks = tasks_.load(std::memory_order_relaxed);
-    const auto task = static_cast<std::uint32_t>(ticket);
-    if (static_cast<std::uint32_t>(ticket >> 32) != epoch || task >= tasks) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
-    function(context, task, worker);
+    function(context, tasks - left, worker);
     if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done_.notify_all();
     ticket = ticket_.load(std::memory_order_acquire);
   }

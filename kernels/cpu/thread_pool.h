@@ -47,7 +47,7 @@ class ThreadPool {
   std::atomic<void*> context_{nullptr};
   std::atomic<std::uint32_t> tasks_{0};
 
-  alignas(64) std::atomic<std::uint64_t> ticket_{0};  // epoch << 32 | next task
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};  // epoch << 32 | tasks not yet taken
   alignas(64) std::atomic<std::uint32_t> done_{0};    // finished tasks of this epoch
   alignas(64) std::atomic<std::uint32_t> epoch_{0};   // what sleeping workers wait on
   std::atomic<bool> stop_{false};

@@ -27,6 +27,23 @@ TEST(ThreadPool, EveryTaskRunsOnceInEveryOfManyJobs) {
   }
 }
 
+// A worker that has just done the last task of a short job looks at it again while a longer one is being set up: it
+// must not take a task of either. The jobs follow each other at once, because that is when it would.
+TEST(ThreadPool, ALateWorkerTakesNoTaskOfALongerJobThatFollows) {
+  constexpr int kLongest = 48;
+  for (const int threads : {2, 3, 4}) {
+    ThreadPool pool(threads);
+    std::atomic<std::int64_t> runs{0};
+    std::int64_t expected = 0;
+    for (int job = 0; job < 200'000; ++job) {
+      const int tasks = job % 2 == 0 ? 2 : kLongest;
+      pool.run(tasks, [&](std::int64_t, int) { runs.fetch_add(1, std::memory_order_relaxed); });
+      expected += tasks;
+      ASSERT_EQ(runs.load(std::memory_order_relaxed), expected) << "job " << job << ", " << threads << " threads";
+    }
+  }
+}
+
 TEST(ThreadPool, PlainWritesAreSeenAfterwards) {
   ThreadPool pool(3);
   std::vector<std::int64_t> out(1000);
