@@ -27,30 +27,27 @@ std::int64_t pages_of_contexts(std::int64_t sequences, std::int64_t tokens) {
 Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context,
                                     std::int64_t usable_bytes) {
   const std::int64_t page_bytes = kPageTokens * geometry.token_bytes();  // 64 tokens in every layer
-  std::int64_t device = 0;
+  const std::int64_t usable = usable_bytes / page_bytes;
+  const std::int64_t wanted = pages_of_contexts(config.max_batch, max_context);
+  std::int64_t device = config.device_kv_tokens / kPageTokens;
+  std::int64_t host = config.host_kv_bytes / page_bytes;
   if (config.device_kv_tokens != 0) {
-    device = config.device_kv_tokens / kPageTokens;
     if (device < 1) return invalid_argument("--device-kv-tokens must be at least 64", "--device-kv-tokens");
-    if (device > usable_bytes / page_bytes) return too_large("--device-kv-tokens", usable_bytes);
-  } else {
-    device = std::min(pages_of_contexts(config.max_batch, max_context), usable_bytes / 4 / page_bytes);
-    if (device < 1)
-      return invalid_argument("the memory that is left holds no page of the KV cache", "--device-kv-tokens");
+    if (device > usable) return too_large("--device-kv-tokens", usable_bytes);
   }
-  std::int64_t host = 0;
   if (config.host_kv_bytes != 0) {
-    host = config.host_kv_bytes / page_bytes;
     if (host < 1) {
       return invalid_argument(concat("--host-kv must be at least ", page_bytes, " bytes for this model"), "--host-kv");
     }
-    if (host > usable_bytes / page_bytes) return too_large("--host-kv", usable_bytes);
-  } else {
-    host = std::min(2 * device, usable_bytes * 2 / 5 / page_bytes);
-    if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
+    if (host > usable) return too_large("--host-kv", usable_bytes);
   }
-  if (device + host > usable_bytes / page_bytes) {
-    return too_large(config.host_kv_bytes != 0 ? "--host-kv" : "--device-kv-tokens", usable_bytes);
-  }
+  // A default takes what the other pool, when given, leaves.
+  if (config.device_kv_tokens == 0) device = std::min({wanted, usable / 4, usable - host});
+  if (config.host_kv_bytes == 0) host = std::min({2 * std::max(wanted, device), usable * 2 / 5, usable - device});
+  if (device < 1)
+    return invalid_argument("the memory that is left holds no page of the KV cache", "--device-kv-tokens");
+  if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
+  if (device + host > usable) return too_large("--host-kv", usable_bytes);  // both were given
   if (device > kMostPages / geometry.layers || host > kMostPages / kPageTokens) {
     return invalid_argument("the pool has more pages than can be numbered", "--device-kv-tokens");
   }

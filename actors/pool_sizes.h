@@ -15,8 +15,9 @@ struct PoolSizes {
 };
 
 // Default of the device pool: what max_batch contexts need, at most a quarter of the memory; of the host pool: twice
-// the device pool, at most 40 % of the memory. kInvalidArgument names --device-kv-tokens or --host-kv when a given size
-// holds no page or is larger than the memory, and when the memory is too small for any default.
+// that (or twice a larger device pool), at most 40 % of the memory, and what a given device pool leaves.
+// kInvalidArgument names --device-kv-tokens or --host-kv when a given size holds no page or is larger than the memory,
+// and when the memory is too small for any default.
 Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context,
                                     std::int64_t usable_bytes);
 

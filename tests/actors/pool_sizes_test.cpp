@@ -21,6 +21,21 @@ TEST(PoolSizes, DefaultsAreBoundedByContextsAndByMemory) {
   ASSERT_FALSE(none.ok());
 }
 
+TEST(PoolSizes, ADefaultDoesNotShrinkWithTheOtherPoolButTakesWhatItLeaves) {
+  ServerConfig config;
+  config.max_batch = 2;
+  config.device_kv_tokens = 64;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 1 << 30).value().host_pages, 2 * 2 * 11);
+  config.device_kv_tokens = 64 * 100;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 1 << 30).value().host_pages, 200);
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 110 * kPageBytes).value().host_pages, 10);
+  config.device_kv_tokens = 0;
+  config.host_kv_bytes = 90 * kPageBytes;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 100 * kPageBytes).value().device_pages, 10 * 4);
+  config.host_kv_bytes = 100 * kPageBytes;
+  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 100 * kPageBytes).error().param, "--device-kv-tokens");
+}
+
 TEST(PoolSizes, GivenSizesAreTakenOrRefusedByName) {
   ServerConfig config;
   config.device_kv_tokens = 512 + 63;
