@@ -63,8 +63,9 @@ AnonymousMemory::AnonymousMemory(AnonymousMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
 AnonymousMemory& AnonymousMemory::operator=(AnonymousMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
+  AnonymousMemory taken(std::move(other));  // leaves `other` empty; gives back what this held
+  std::swap(data_, taken.data_);
+  std::swap(bytes_, taken.bytes_);
   return *this;
 }
 

@@ -37,6 +37,8 @@ TEST(AnonymousMemory, MovesLeaveOneOwner) {
   third = std::move(second);
   EXPECT_EQ(third.data(), data);
   EXPECT_EQ(third.bytes(), 4096);
+  EXPECT_EQ(second.data(), nullptr);  // NOLINT(bugprone-use-after-move): as above
+  EXPECT_EQ(second.bytes(), 0);
   third.data()[4095] = std::byte{1};
 }
 
