@@ -46,6 +46,25 @@ std::vector<std::int32_t> best_tokens(std::span<const float> logits, std::size_t
   return ids;
 }
 
+// Orders the first ids of `ids`, best first, as many as are needed to hold `wanted` of weight; the rest is dropped. A
+// nucleus is a few of the vocabulary's tokens, so sorting them all would be most of the sampler's time.
+template <class Weight>
+void keep_nucleus(std::span<const float> logits, double wanted, const Weight& weight, std::vector<std::int32_t>& ids) {
+  const BetterToken better{logits};
+  double kept = 0;
+  std::size_t count = 0;
+  std::size_t sorted = 0;
+  for (std::size_t next = 256; sorted < ids.size() && kept < wanted; next *= 8) {
+    const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(sorted);
+    sorted = std::min(next, ids.size());
+    const auto end = ids.begin() + static_cast<std::ptrdiff_t>(sorted);
+    std::nth_element(begin, end, ids.end(), better);
+    std::sort(begin, end, better);
+    while (count < sorted && kept < wanted) kept += weight(ids[count++]);
+  }
+  ids.resize(std::max<std::size_t>(count, 1));
+}
+
 double log_sum_exp(std::span<const float> logits, float largest) {
   double sum = 0;
   for (const float x : logits) sum += std::exp(static_cast<double>(x) - largest);
@@ -98,7 +117,7 @@ bool Sampler::sample(std::span<float> logits, SampledToken& out) {
     token = draw(logits);
     scored.token = token;
   }
-  ++output_counts_[token];
+  if (params_.presence_penalty != 0.0F || params_.frequency_penalty != 0.0F) ++output_counts_[token];
   if (params_.repetition_penalty != 1.0F) seen_.insert(token);
   out = std::move(scored);
   return true;
@@ -121,7 +140,8 @@ void Sampler::adjust(std::span<float> logits) const {
   for (const auto& [id, bias] : params_.logit_bias) logits[static_cast<std::size_t>(id)] += bias;
 }
 
-// Temperature, then top-k, min-p and top-p on the sorted rest, then one draw from the request's own stream.
+// Temperature, then top-k, min-p and top-p on what the one before has left, then one draw from the request's own
+// stream.
 std::int32_t Sampler::draw(std::span<float> logits) {
   if (params_.temperature <= 0.0F) return argmax(logits);
   const bool all = params_.top_k <= 0 || static_cast<std::size_t>(params_.top_k) >= logits.size();
@@ -131,24 +151,21 @@ std::int32_t Sampler::draw(std::span<float> logits) {
     return std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) - largest) / params_.temperature);
   };
   std::vector<std::int32_t> ids;
-  if (all && params_.top_p >= 1.0F) {  // no order needed
+  if (all) {
     ids.resize(logits.size());
     std::iota(ids.begin(), ids.end(), 0);
   } else {
-    ids = best_tokens(logits, all ? logits.size() : static_cast<std::size_t>(params_.top_k));
+    ids = best_tokens(logits, static_cast<std::size_t>(params_.top_k));
   }
   if (params_.min_p > 0.0F) std::erase_if(ids, [&](std::int32_t id) { return weight(id) < params_.min_p; });
+  if (params_.top_p < 1.0F) {
+    double total = 0;
+    for (const std::int32_t id : ids) total += weight(id);
+    keep_nucleus(logits, params_.top_p * total, weight, ids);
+  }
   std::vector<double> weights(ids.size());
   std::transform(ids.begin(), ids.end(), weights.begin(), weight);
-  double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  if (params_.top_p < 1.0F) {
-    double kept = 0;
-    std::size_t count = 0;
-    while (count < weights.size() && kept < params_.top_p * total) kept += weights[count++];
-    weights.resize(std::max<std::size_t>(count, 1));
-    total = kept;
-  }
-  double target = unit * total;
+  double target = unit * std::accumulate(weights.begin(), weights.end(), 0.0);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     target -= weights[i];
     if (target < 0) return ids[i];

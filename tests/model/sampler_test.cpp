@@ -57,6 +57,23 @@ TEST(Sampler, TopPKeepsTheSmallestSetThatReachesIt) {
   EXPECT_EQ(draws({.top_p = 0.999F}, logits, 4000).size(), 4U);
 }
 
+// Larger than what is ordered at first, in no order, with ties.
+TEST(Sampler, TopPOfAFlatVocabularyKeepsItsShareOfTheBest) {
+  constexpr int kTokens = 1000;
+  std::vector<float> logits(kTokens);
+  for (int id = 0; id < kTokens; ++id) logits[static_cast<std::size_t>(id)] = (id * 7919 % kTokens) < 500 ? 1.0F : 0.0F;
+  const double best = std::exp(1.0) * 500;
+  const auto share = static_cast<float>(0.8 * best / (best + 500));
+  const auto counts = draws({.top_p = share}, logits, 4000);
+  std::vector<int> kept;  // the first 400 tokens with the higher score
+  for (int id = 0; id < kTokens && kept.size() < 400; ++id) {
+    if (logits[static_cast<std::size_t>(id)] == 1.0F) kept.push_back(id);
+  }
+  EXPECT_GT(counts.size(), 390U);
+  for (const auto& [id, count] : counts) EXPECT_LE(id, kept.back() + 2);
+  EXPECT_TRUE(counts.contains(kept.front()));
+}
+
 TEST(Sampler, MinPDropsWhatIsFarBelowTheBest) {
   const std::vector<float> logits{std::log(0.6F), std::log(0.3F), std::log(0.1F)};
   EXPECT_EQ(draws({.min_p = 0.4F}, logits, 1000).size(), 2U);
