@@ -8,13 +8,13 @@
 
 namespace hotset::model::jinja {
 
-AttributePath::AttributePath(const Value& attribute) {
+AttributePath::AttributePath(const Value& attribute, Budget& budget) {
   if (attribute.is_missing() || attribute.is_none()) return;
   if (!attribute.is_text()) {
     parts_.push_back(attribute);
     return;
   }
-  for (const std::string_view part : split_at(attribute.bytes(), ".", INT64_MAX, false)) {
+  for (const std::string_view part : split_at(attribute.bytes(), ".", INT64_MAX, false, budget)) {
     std::int64_t number = 0;
     const bool is_number =
         !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });

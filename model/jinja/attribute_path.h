@@ -10,7 +10,7 @@ namespace hotset::model::jinja {
 class AttributePath {
  public:
   // `attribute`: a text, a whole number, none or missing.
-  explicit AttributePath(const Value& attribute);
+  AttributePath(const Value& attribute, Budget& budget);
   // Undefined where a part is absent; `otherwise` instead, when it is neither missing nor none.
   [[nodiscard]] Value read(Interpreter& interpreter, Value item, const Value& otherwise = {}) const;
 

@@ -3,6 +3,7 @@
 #include "model/jinja/interpreter.h"
 #include "model/jinja/operators.h"
 #include "model/jinja/print.h"
+#include "model/jinja/text_operations.h"
 
 namespace hotset::model::jinja {
 namespace {
@@ -350,8 +351,7 @@ bool Interpreter::contains(const Value& container, const Value& item) {
   if (container.is_text()) {
     if (item.is_undefined()) fail_undefined(item);
     if (!item.is_text()) fail(concat("'in <string>' requires string as left operand, not ", type_name(item)));
-    budget_.scan(static_cast<std::int64_t>(container.bytes().size()));
-    return container.bytes().find(item.bytes()) != std::string::npos;
+    return find_text(container.bytes(), item.bytes(), false, budget_) != std::string_view::npos;
   }
   if (container.is(Kind::kDict)) {
     if (!is_hashable(item, budget_)) fail(concat("unhashable type: '", type_name(item), "'"));

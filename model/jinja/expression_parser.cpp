@@ -1,6 +1,7 @@
 #include "model/jinja/expression_parser.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/concat.h"
 #include "model/jinja/builtins.h"
@@ -375,6 +376,7 @@ ExpressionPtr ExpressionParser::parse_call(ExpressionPtr node) {
 
 void ExpressionParser::parse_arguments(Expression& call) {
   expect_operator("(");
+  std::unordered_set<std::string> names;
   while (!current().is_operator(")")) {
     if (skip_operator("*")) {
       if (call.star || call.star_star) error("the arguments of a call are out of order");
@@ -388,9 +390,7 @@ void ExpressionParser::parse_arguments(Expression& call) {
       if (call.star_star) error("the arguments of a call are out of order");
       std::string name = take().text;
       take();
-      for (const auto& [other, value] : call.named) {
-        if (other == name) error("a call names an argument twice");
-      }
+      if (!names.insert(name).second) error("a call names an argument twice");
       call.named.emplace_back(std::move(name), parse_expression());
       raise_height(call, call.named.back().second);
     } else {

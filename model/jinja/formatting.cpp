@@ -15,6 +15,7 @@ namespace hotset::model::jinja {
 namespace {
 
 constexpr std::int64_t kMaxPrecision = 400;
+constexpr std::int64_t kMaxWidth = std::int64_t{1} << 32;
 
 bool is_digit_char(char c) { return c >= '0' && c <= '9'; }
 
@@ -22,7 +23,7 @@ std::int64_t read_number(std::string_view text, std::size_t& at) {
   std::int64_t number = 0;
   while (at < text.size() && is_digit_char(text[at])) {
     number = number * 10 + (text[at++] - '0');
-    if (number > (std::int64_t{1} << 32)) fail("a width or precision in a format is too large");
+    if (number > kMaxWidth) fail("a width or precision in a format is too large");
   }
   return number;
 }
@@ -223,7 +224,7 @@ class PercentFormat {
     if (at_ < format_.size() && format_[at_] == '*') {
       ++at_;
       const std::int64_t number = int_argument(next_value(), 0);
-      if (number > (std::int64_t{1} << 32)) fail("a width or precision in a format is too large");
+      if (number > kMaxWidth || number < -kMaxWidth) fail("a width or precision in a format is too large");
       return number;
     }
     return read_number(format_, at_);

@@ -250,6 +250,7 @@ void Interpreter::run_call_block(const Statement& statement) {
 
 void Interpreter::bind_parameters(const Macro& macro, Arguments& arguments, Scope& scope) {
   const auto take_named = [&](std::string_view name) {
+    budget_.step(static_cast<std::int64_t>(arguments.named.size()));
     const auto found = std::find_if(arguments.named.begin(), arguments.named.end(),
                                     [&](const auto& argument) { return argument.first == name; });
     if (found == arguments.named.end()) return Value();

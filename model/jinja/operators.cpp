@@ -262,7 +262,7 @@ Value item_at(const Value& value, std::int64_t index, Budget& budget) {
 double round_to(double value, std::int64_t digits) {
   if (!std::isfinite(value) || digits > 300) return value;
   if (digits < 0) {
-    const double scale = std::pow(10.0, static_cast<double>(std::min<std::int64_t>(-digits, 308)));
+    const double scale = std::pow(10.0, -static_cast<double>(std::max<std::int64_t>(digits, -308)));
     return std::nearbyint(value / scale) * scale;
   }
   // Decimal rounding of the exact binary value, as Python does.

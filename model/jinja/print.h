@@ -29,7 +29,7 @@ struct JsonStyle {
 
 // Fails when nested deeper than kMaxDepth or for whole numbers beyond 64 bits.
 [[nodiscard]] Value from_json(const nlohmann::ordered_json& json, Budget& budget);
-// Bytes that the texts, keys and items of `json` take, about.
+// Bytes that the texts and items of `json` take, about; keys are not counted.
 [[nodiscard]] std::int64_t json_size(const nlohmann::ordered_json& json);
 
 }  // namespace hotset::model::jinja

@@ -20,7 +20,7 @@ Value map(Interpreter& interpreter, const Value& self, const Arguments& argument
   if (arguments.positional.empty()) {
     const Values a = bind(arguments, "map", {"attribute", "default"});
     if (a[0].is_missing()) fail("map needs a filter or an attribute");
-    const AttributePath path(a[0]);
+    const AttributePath path(a[0], interpreter.budget());
     for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
       out.push_back(path.read(interpreter, item, a[1]));
     }
@@ -41,7 +41,7 @@ Value select(Interpreter& interpreter, const Value& self, const Arguments& argum
   if (!truth(self)) return interpreter.iterator({});
   const std::size_t offset = by_attribute ? 1 : 0;
   if (arguments.positional.size() < offset) fail("an attribute's name is needed");
-  const AttributePath path(by_attribute ? arguments.positional[0] : Value());
+  const AttributePath path(by_attribute ? arguments.positional[0] : Value(), interpreter.budget());
   Native test = nullptr;
   Arguments rest;
   if (arguments.positional.size() > offset) {

@@ -73,11 +73,11 @@ Value sort(Interpreter& interpreter, const Value& self, const Arguments& argumen
   const bool case_sensitive = flag_argument(a[1], false);
   std::vector<AttributePath> paths;
   if (a[2].is_text()) {
-    for (const std::string_view part : split_at(a[2].bytes(), ",", INT64_MAX, false)) {
-      paths.emplace_back(Value::text(std::string(part)));
+    for (const std::string_view part : split_at(a[2].bytes(), ",", INT64_MAX, false, interpreter.budget())) {
+      paths.emplace_back(Value::text(std::string(part)), interpreter.budget());
     }
   } else {
-    paths.emplace_back(a[2]);
+    paths.emplace_back(a[2], interpreter.budget());
   }
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
@@ -107,7 +107,7 @@ Value dictsort(Interpreter& interpreter, const Value& self, const Arguments& arg
 
 Value unique(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Values a = bind(arguments, "unique", {"case_sensitive", "attribute"});
-  const AttributePath path(a[1]);
+  const AttributePath path(a[1], interpreter.budget());
   Dict seen;
   Values items;
   for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
@@ -121,7 +121,7 @@ Value unique(Interpreter& interpreter, const Value& self, const Arguments& argum
 
 Value extreme(Interpreter& interpreter, const Value& self, const Arguments& arguments, bool largest) {
   const Values a = bind(arguments, largest ? "max" : "min", {"case_sensitive", "attribute"});
-  const AttributePath path(a[1]);
+  const AttributePath path(a[1], interpreter.budget());
   const auto items = iterate(self, interpreter.budget());
   if (items->items.empty()) return Value::undefined("no aggregated item, the sequence was empty");
   const Value* best = nullptr;
@@ -139,7 +139,7 @@ Value extreme(Interpreter& interpreter, const Value& self, const Arguments& argu
 
 Value sum(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Values a = bind(arguments, "sum", {"attribute", "start"});
-  const AttributePath path(a[0]);
+  const AttributePath path(a[0], interpreter.budget());
   Value total = a[1].is_missing() ? Value::integer(0) : a[1];
   if (total.is_text()) fail("sum() cannot add texts; use join");
   for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {
@@ -151,7 +151,7 @@ Value sum(Interpreter& interpreter, const Value& self, const Arguments& argument
 Value join(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Values a = bind(arguments, "join", {"d", "attribute"});
   const std::string separator = a[0].is_missing() ? std::string() : to_text(a[0], interpreter.budget());
-  const AttributePath path(a[1]);
+  const AttributePath path(a[1], interpreter.budget());
   const auto items = iterate(self, interpreter.budget());
   std::string out;
   for (std::size_t i = 0; i < items->items.size(); ++i) {
@@ -172,8 +172,9 @@ Value batch(Interpreter& interpreter, const Value& self, const Arguments& argume
     row.push_back(item);
   }
   if (!row.empty()) {
-    const std::int64_t missing = size - static_cast<std::int64_t>(row.size());
-    if (!a[1].is_missing() && !a[1].is_none() && missing > 0) {
+    const auto there = static_cast<std::int64_t>(row.size());
+    if (!a[1].is_missing() && !a[1].is_none() && there < size) {
+      const std::int64_t missing = size - there;
       interpreter.budget().bytes(std::min(missing, INT64_MAX / 64) * static_cast<std::int64_t>(sizeof(Value)));
       row.insert(row.end(), static_cast<std::size_t>(missing), a[1]);
     }
@@ -216,7 +217,7 @@ Value items(Interpreter& interpreter, const Value& self, const Arguments& argume
 
 Value groupby(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Values a = bind(arguments, "groupby", {"attribute", "default", "case_sensitive"}, 1);
-  const AttributePath path(a[0]);
+  const AttributePath path(a[0], interpreter.budget());
   const bool case_sensitive = flag_argument(a[2], false);
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto sequence = iterate(self, interpreter.budget()); const Value& item : sequence->items) {

@@ -61,8 +61,9 @@ Value trim(Interpreter& interpreter, const Value& self, const Arguments& argumen
   const Value text = as_text(interpreter, self);
   interpreter.budget().scan(static_cast<std::int64_t>(text.bytes().size()));
   const bool spaces = a[0].is_missing() || a[0].is_none();
-  const std::string_view kept =
-      spaces ? strip_space(text.bytes(), true, true) : strip_chars(text.bytes(), text_argument(a[0]), true, true);
+  const std::string_view kept = spaces
+                                    ? strip_space(text.bytes(), true, true)
+                                    : strip_chars(text.bytes(), text_argument(a[0]), true, true, interpreter.budget());
   return kept.size() == text.bytes().size() ? text : interpreter.text(std::string(kept));
 }
 
@@ -107,6 +108,7 @@ Value truncate(Interpreter& interpreter, const Value& self, const Arguments& arg
   if (length < end_length || leeway < 0) fail("truncate() needs a length that its end fits in, and a leeway");
   const std::string& text = text_argument(self);
   if (self.text_length() <= length + leeway) return self;
+  interpreter.budget().scan(static_cast<std::int64_t>(text.size()));
   std::string_view kept = std::string_view(text).substr(0, byte_offset(text, length - end_length));
   if (!flag_argument(a[1], false)) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
   return interpreter.text(concat(kept, end));

@@ -28,19 +28,22 @@ Value split(Interpreter& interpreter, const Value& self, const Arguments& argume
   std::int64_t limit = int_argument(a[1], -1);
   if (limit < 0) limit = INT64_MAX;
   const std::string& text = self.bytes();
-  interpreter.budget().scan(static_cast<std::int64_t>(text.size()));
-  if (a[0].is_missing() || a[0].is_none()) return pieces_list(interpreter, split_at_space(text, limit, from_right));
+  if (a[0].is_missing() || a[0].is_none()) {
+    interpreter.budget().scan(static_cast<std::int64_t>(text.size()));
+    return pieces_list(interpreter, split_at_space(text, limit, from_right));
+  }
   const std::string& separator = text_argument(a[0]);
   if (separator.empty()) fail("empty separator");
-  return pieces_list(interpreter, split_at(text, separator, limit, from_right));
+  return pieces_list(interpreter, split_at(text, separator, limit, from_right, interpreter.budget()));
 }
 
 Value strip(Interpreter& interpreter, const Value& self, const Arguments& arguments, bool left, bool right) {
   const Values a = bind(arguments, "strip", {"chars"});
   interpreter.budget().scan(static_cast<std::int64_t>(self.bytes().size()));
   const bool spaces = a[0].is_missing() || a[0].is_none();
-  const std::string_view kept =
-      spaces ? strip_space(self.bytes(), left, right) : strip_chars(self.bytes(), text_argument(a[0]), left, right);
+  const std::string_view kept = spaces
+                                    ? strip_space(self.bytes(), left, right)
+                                    : strip_chars(self.bytes(), text_argument(a[0]), left, right, interpreter.budget());
   return kept.size() == self.bytes().size() ? self : interpreter.text(std::string(kept));
 }
 
@@ -71,7 +74,7 @@ std::int64_t find(Interpreter& interpreter, const Value& self, const Arguments& 
   const Window part = window(self, a[1], a[2]);
   const std::string& wanted = text_argument(a[0]);
   if (!part.valid) return -1;
-  const std::size_t at = from_right ? part.text.rfind(wanted) : part.text.find(wanted);
+  const std::size_t at = find_text(part.text, wanted, from_right, interpreter.budget());
   return at == std::string_view::npos ? -1 : part.offset + count_code_points(part.text.substr(0, at));
 }
 
@@ -88,17 +91,15 @@ Value count(Interpreter& interpreter, const Value& self, const Arguments& argume
   const std::string& wanted = text_argument(a[0]);
   if (!part.valid) return Value::integer(0);
   if (wanted.empty()) return Value::integer(count_code_points(part.text) + 1);
-  std::int64_t found = 0;
-  for (std::size_t at = part.text.find(wanted); at != std::string_view::npos;
-       at = part.text.find(wanted, at + wanted.size())) {
-    ++found;
-  }
-  return Value::integer(found);
+  const auto pieces = split_at(part.text, wanted, INT64_MAX, false, interpreter.budget());
+  return Value::integer(static_cast<std::int64_t>(pieces.size()) - 1);
 }
 
 Value affix(Interpreter& interpreter, const Value& self, const Arguments& arguments, bool at_end) {
   const Values a = bind(arguments, at_end ? "endswith" : "startswith", {"affix", "start", "end"}, 1);
-  const Window part = a[1].is_missing() && a[2].is_missing() ? Window{self.bytes()} : window(self, a[1], a[2]);
+  const bool whole = a[1].is_missing() && a[2].is_missing();
+  if (!whole) interpreter.budget().scan(static_cast<std::int64_t>(self.bytes().size()));
+  const Window part = whole ? Window{self.bytes()} : window(self, a[1], a[2]);
   const auto matches = [&](const Value& wanted) {
     const std::string& text = text_argument(wanted);
     interpreter.budget().scan(static_cast<std::int64_t>(text.size()));
@@ -119,7 +120,7 @@ Value partition(Interpreter& interpreter, const Value& self, const Arguments& ar
   if (separator.empty()) fail("empty separator");
   const std::string_view text = self.bytes();
   interpreter.budget().bytes(static_cast<std::int64_t>(text.size() + 3 * sizeof(Text)));
-  const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
+  const std::size_t at = find_text(text, separator, from_right, interpreter.budget());
   const auto part = [](std::string_view bytes) { return Value::text(std::string(bytes)); };
   if (at != std::string_view::npos) {
     return Value::tuple({part(text.substr(0, at)), part(separator), part(text.substr(at + separator.size()))});
@@ -151,9 +152,10 @@ Value zfill(Interpreter& interpreter, const Value& self, const Arguments& argume
   const std::int64_t width = int_argument(bind(arguments, "zfill", {"width"}, 1)[0], 0);
   const std::string& text = self.bytes();
   const bool has_sign = !text.empty() && (text[0] == '-' || text[0] == '+');
+  if (width <= self.text_length()) return self;
   const std::int64_t missing = width - self.text_length();
-  if (missing <= 0) return self;
-  interpreter.budget().bytes(missing + static_cast<std::int64_t>(text.size()));
+  interpreter.budget().bytes(missing);
+  interpreter.budget().bytes(static_cast<std::int64_t>(text.size()));
   const std::string zeros(static_cast<std::size_t>(missing), '0');
   return Value::text(has_sign ? text.substr(0, 1) + zeros + text.substr(1) : zeros + text);
 }
@@ -187,7 +189,7 @@ Value expandtabs(Interpreter& interpreter, const Value& self, const Arguments& a
     const char32_t c = next_code_point(text, at);
     if (c == '\t') {
       const std::int64_t spaces = size > 0 ? size - column % size : 0;
-      interpreter.budget().bytes(spaces + 1);
+      interpreter.budget().bytes(spaces);
       out.append(static_cast<std::size_t>(spaces), ' ');
       column += spaces;
     } else {
@@ -218,26 +220,29 @@ Value isidentifier(Interpreter& interpreter, const Value& self, const Arguments&
 }
 
 Value isascii(Interpreter&, const Value& self, const Arguments&) {
-  const std::string& text = self.bytes();
-  return Value::boolean(std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; }));
+  return Value::boolean(self.text_length() == static_cast<std::int64_t>(self.bytes().size()));
 }
 
-Value isprintable(Interpreter&, const Value& self, const Arguments&) {
+Value isprintable(Interpreter& interpreter, const Value& self, const Arguments&) {
   const std::string& text = self.bytes();
+  interpreter.budget().scan(static_cast<std::int64_t>(text.size()));
   for (std::size_t at = 0; at < text.size();) {
     if (!is_printable(next_code_point(text, at))) return Value::boolean(false);
   }
   return Value::boolean(true);
 }
 
-Value isupper(Interpreter&, const Value& self, const Arguments&) {
+Value isupper(Interpreter& interpreter, const Value& self, const Arguments&) {
+  interpreter.budget().scan(static_cast<std::int64_t>(self.bytes().size()));
   return Value::boolean(has_only_case(self.bytes(), true));
 }
-Value islower(Interpreter&, const Value& self, const Arguments&) {
+Value islower(Interpreter& interpreter, const Value& self, const Arguments&) {
+  interpreter.budget().scan(static_cast<std::int64_t>(self.bytes().size()));
   return Value::boolean(has_only_case(self.bytes(), false));
 }
 
-Value istitle(Interpreter&, const Value& self, const Arguments&) {
+Value istitle(Interpreter& interpreter, const Value& self, const Arguments&) {
+  interpreter.budget().scan(static_cast<std::int64_t>(self.bytes().size()));
   bool after_cased = false;
   bool any = false;
   const std::string& text = self.bytes();

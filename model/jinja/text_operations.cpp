@@ -35,11 +35,30 @@ std::string_view first_word(std::string_view text) {
 
 }  // namespace
 
+std::size_t find_text(std::string_view text, std::string_view wanted, bool from_right, Budget& budget) {
+  if (wanted.size() > text.size()) return std::string_view::npos;
+  constexpr std::size_t kComparedBytes = std::size_t{64} << 10;  // at most, for each step that is paid
+  const std::size_t places = text.size() - wanted.size() + 1;
+  const std::size_t group = std::max<std::size_t>(1, kComparedBytes / std::max<std::size_t>(wanted.size(), 1));
+  for (std::size_t done = 0; done < places;) {
+    const std::size_t count = std::min(group, places - done);
+    const std::size_t begin = from_right ? places - done - count : done;
+    const std::string_view part = text.substr(begin, count + wanted.size() - 1);
+    const std::size_t at = from_right ? part.rfind(wanted) : part.find(wanted);
+    const bool found = at != std::string_view::npos;
+    const std::size_t passed = !found ? count : from_right ? count - 1 - at : at;
+    budget.step(static_cast<std::int64_t>(1 + passed / 64 + wanted.size() / kComparedBytes));
+    if (found) return begin + at;
+    done += count;
+  }
+  return std::string_view::npos;
+}
+
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t limit,
-                                       bool from_right) {
+                                       bool from_right, Budget& budget) {
   std::vector<std::string_view> pieces;
   for (std::int64_t cuts = 0; cuts < limit; ++cuts) {
-    const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
+    const std::size_t at = find_text(text, separator, from_right, budget);
     if (at == std::string_view::npos) break;
     pieces.push_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
@@ -95,10 +114,11 @@ std::string replace_all(std::string_view text, std::string_view old_part, std::s
       out += text.substr(start, at - start);
       continue;
     }
-    const std::size_t found = text.find(old_part, at);
-    if (found == std::string_view::npos) break;
+    const std::size_t distance = find_text(text.substr(at), old_part, false, budget);
+    if (distance == std::string_view::npos) break;
+    const std::size_t found = at + distance;
     budget.bytes(static_cast<std::int64_t>(new_part.size()) + 1);
-    out += text.substr(at, found - at);
+    out += text.substr(at, distance);
     out += new_part;
     at = found + old_part.size();
   }

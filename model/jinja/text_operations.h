@@ -10,9 +10,12 @@
 
 namespace hotset::model::jinja {
 
+// Offset of the first occurrence of `wanted`, of the last where `from_right`; npos when there is none. A plain search
+// may compare all of `wanted` at every place of `text`, so it goes in pieces that are paid for one by one.
+[[nodiscard]] std::size_t find_text(std::string_view text, std::string_view wanted, bool from_right, Budget& budget);
 // str.split: at most `limit` cuts, counted from the right where `from_right`. The pieces point into `text`.
 [[nodiscard]] std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
-                                                     std::int64_t limit, bool from_right);
+                                                     std::int64_t limit, bool from_right, Budget& budget);
 [[nodiscard]] std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t limit, bool from_right);
 [[nodiscard]] std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 // The first `count` occurrences, all when negative.

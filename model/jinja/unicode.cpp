@@ -185,8 +185,9 @@ std::string_view strip_space(std::string_view text, bool left, bool right) {
   return strip_if(text, left, right, is_space);
 }
 
-std::string_view strip_chars(std::string_view text, std::string_view chars, bool left, bool right) {
-  return strip_if(text, left, right, [chars](char32_t c) {
+std::string_view strip_chars(std::string_view text, std::string_view chars, bool left, bool right, Budget& budget) {
+  return strip_if(text, left, right, [&](char32_t c) {
+    budget.scan(static_cast<std::int64_t>(chars.size()));
     for (std::size_t at = 0; at < chars.size();) {
       if (next_code_point(chars, at) == c) return true;
     }

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "model/jinja/budget.h"
+
 namespace hotset::model::jinja {
 
 // Decodes the code point at `at` and moves `at` past it. Needs at < text.size(). A broken byte gives 0xDC00 + byte.
@@ -37,7 +39,8 @@ void append_code_point(std::string& out, char32_t code_point);
 
 // The part without leading (left) and trailing (right) white space.
 [[nodiscard]] std::string_view strip_space(std::string_view text, bool left, bool right);
-// The same for the code points of `chars`.
-[[nodiscard]] std::string_view strip_chars(std::string_view text, std::string_view chars, bool left, bool right);
+// The same for the code points of `chars`, all of which are read for each one of `text`.
+[[nodiscard]] std::string_view strip_chars(std::string_view text, std::string_view chars, bool left, bool right,
+                                           Budget& budget);
 
 }  // namespace hotset::model::jinja

@@ -102,6 +102,9 @@ TEST(JinjaLimits, Growth) {
   expect_refused("{{ [1] | batch(4000000000, 0) | list }}");
   expect_refused("{{ [1] | slice(4000000000) | list }}");
   expect_refused("{{ '\t'.expandtabs(4000000000) }}");
+  expect_refused("{{ '\u00e9'.zfill(9223372036854775807) }}");
+  expect_refused("{{ '\t'.expandtabs(9223372036854775807) }}");
+  expect_refused("{{ '%*d' % (-9223372036854775807 - 1, 1) }}");
   expect_refused("{{ 2 ** 100 }}");
   expect_refused("{{ 9223372036854775807 + 1 }}");
   expect_refused("{{ -9223372036854775807 - 2 }}");
@@ -115,6 +118,16 @@ TEST(JinjaLimits, Growth) {
   expect_refused("{% set ns = namespace(x=[]) %}" + many + "{% set ns.x = [ns.x.index] %}{% endfor %}");
   expect_refused("{% set ns = namespace(x={}) %}" + many +
                  "{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ ns.x }}");
+}
+
+// The least whole number has no positive twin.
+TEST(JinjaLimits, TheLeastWholeNumberIsAnArgumentLikeOthers) {
+  const std::string least = "(-9223372036854775807 - 1)";
+  EXPECT_EQ(render("{{ 'x'.zfill(" + least + ") }}").value(), "x");
+  EXPECT_EQ(render("{{ 'x'.ljust(" + least + ") }}").value(), "x");
+  EXPECT_EQ(render("{{ [1] | batch(" + least + ", 0) | list }}").value(), "[[1]]");
+  EXPECT_EQ(render("{{ 1.5 | round(" + least + ") }}").value(), "0.0");
+  EXPECT_EQ(render("{{ 'abc'[" + least + ":] }}").value(), "abc");
 }
 
 // A value that holds one other value twice, 60 times over: small to build, endless to walk.
@@ -148,11 +161,28 @@ TEST(JinjaLimits, TimeEnds) {
    private:
     mutable std::int64_t now_ = 0;
   } clock;
-  auto compiled = ChatTemplate::compile("{% for i in range(100000) %}{{ i }}{% endfor %}", clock, "", "");
-  ASSERT_TRUE(compiled.ok());
-  const auto result = compiled.value().render(Json::array(), false, nullptr, nullptr);
-  ASSERT_FALSE(result.ok());
-  EXPECT_NE(result.error().message.find("too long"), std::string::npos) << result.error().message;
+  // A search compares all of the wanted text at every place here, a strip all characters with each one.
+  const std::string texts = "{% set s = 'a' * 1000000 %}{% set w = 'a' * 500000 %}";
+  for (const std::string& source :
+       {std::string("{% for i in range(100000) %}{{ i }}{% endfor %}"), texts + "{{ (w ~ 'b') in s }}",
+        texts + "{{ s.find(w ~ 'b') }}", texts + "{{ s.rfind('b' ~ w) }}", texts + "{{ s.count(w ~ 'b') }}",
+        texts + "{{ s.split(w ~ 'b') }}", texts + "{{ s.rsplit('b' ~ w) }}", texts + "{{ s.replace(w ~ 'b', '') }}",
+        texts + "{{ s.partition(w ~ 'b') }}", texts + "{{ s.strip('b' * 1000000 ~ 'a') }}",
+        texts + "{{ s | trim('b' * 1000000 ~ 'a') }}"}) {
+    auto compiled = ChatTemplate::compile(source, clock, "", "");
+    ASSERT_TRUE(compiled.ok());
+    const auto result = compiled.value().render(Json::array(), false, nullptr, nullptr);
+    ASSERT_FALSE(result.ok()) << source;
+    EXPECT_NE(result.error().message.find("too long"), std::string::npos) << source << ": " << result.error().message;
+  }
+}
+
+TEST(JinjaLimits, ManyPiecesOfALongTextArePaidForOnce) {
+  const std::string text = "{% set s = 'a,' * 200000 %}";
+  EXPECT_EQ(render(text + "{{ s.count(',') }} {{ s.split(',') | length }} {{ s.rsplit(',') | length }}").value(),
+            "200000 200001 200001");
+  EXPECT_EQ(render(text + "{{ s.replace(',', ';').rfind(';') }} {{ s.find('b') }} {{ s.rfind('a') }}").value(),
+            "399999 -1 399998");
 }
 
 TEST(JinjaLimits, CyclesAreFreed) {
