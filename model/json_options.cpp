@@ -4,12 +4,15 @@
 #include <limits>
 
 #include "core/concat.h"
+#include "model/json_nesting.h"
 #include "model/printable.h"
 
 namespace hotset::model {
 namespace {
 
 using nlohmann::json;
+
+constexpr int kMaxNesting = 64;  // real files have about 5
 
 std::optional<std::int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned()) {
@@ -28,6 +31,7 @@ std::optional<std::int64_t> as_integer(const json& value) {
 }  // namespace
 
 Result<json> parse_json_object(std::string_view text, std::string_view file) {
+  if (nests_deeper(text, kMaxNesting)) return corrupt(concat(file, " is nested too deeply"));
   auto parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return corrupt(concat(file, " is not a JSON object"));
   return parsed;

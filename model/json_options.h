@@ -15,7 +15,7 @@
 
 namespace hotset::model {
 
-// Errors: kCorrupt when `text` is no JSON object. `file` names it in the message.
+// Errors: kCorrupt when `text` is no JSON object, or is nested more than 64 deep. `file` names it in the message.
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file);
 
 class JsonOptions {

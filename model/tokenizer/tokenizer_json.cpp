@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "model/json_nesting.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/tokenizer_draft.h"
@@ -9,6 +10,9 @@ namespace hotset::model {
 namespace {
 
 using nlohmann::json;
+
+// Steps are read by recursion. Real files nest about 8 deep.
+constexpr int kMaxNesting = 64;
 
 void read_vocabulary(const JsonObject& model, Vocabulary& out) {
   const json& table = model.map("vocab");
@@ -126,6 +130,7 @@ void read_file(const JsonObject& root, TokenizerDraft& out) {
 
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer_json(std::string_view json_text,
                                                              const TokenizerSettings& settings) {
+  if (nests_deeper(json_text, kMaxNesting)) return corrupt("tokenizer.json is nested too deeply");
   const json document = json::parse(json_text, nullptr, false);
   if (document.is_discarded()) return corrupt("tokenizer.json is not valid JSON");
   JsonErrors errors("tokenizer.json");

@@ -241,6 +241,12 @@ TEST(HfConfigTest, BrokenTextIsRefused) {
   }
   EXPECT_FALSE(parse_hf_config(std::string(100'000, '[')).ok());
   EXPECT_FALSE(parse_hf_config(llama().dump(), "{").ok());
+  // An option that is ignored otherwise.
+  auto text = with(llama(), {{"id2label", 0}}).dump();
+  EXPECT_TRUE(parse_hf_config(text).ok());
+  const std::string key = "\"id2label\":";
+  text.replace(text.find(key) + key.size(), 1, std::string(100'000, '[') + std::string(100'000, ']'));
+  EXPECT_FALSE(parse_hf_config(text).ok());
   EXPECT_FALSE(parse_hf_config(llama().dump(), R"({"eos_token_id": 512})").ok());
 }
 

@@ -118,6 +118,24 @@ TEST(SmallFile, NotJsonIsRefused) {
   EXPECT_FALSE(load_tokenizer_json(std::string(200'000, '[')).ok());
 }
 
+TEST(SmallFile, StepsNestedWithoutEndAreRefused) {
+  constexpr int kDeep = 50'000;
+  std::string steps;
+  for (int i = 0; i < kDeep; ++i) steps += R"({"type":"Sequence","normalizers":[)";
+  for (int i = 0; i < kDeep; ++i) steps += "]}";
+  json file = small_file();
+  file["normalizer"] = "STEPS";
+  std::string text = file.dump();
+  text.replace(text.find("\"STEPS\""), 7, steps);
+  const auto loaded = load_tokenizer_json(text);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(loaded.error().message.find("nested"), std::string::npos);
+  // Brackets inside texts are no nesting.
+  file["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(1000, '[') + "\"" + std::string(1000, '{')}};
+  EXPECT_TRUE(load_tokenizer_json(file.dump()).ok());
+}
+
 TEST(SmallFile, UnknownBosIsRefused) {
   const auto loaded = load_tokenizer_json(small_file().dump(), {.bos_token = "<none>"});
   ASSERT_FALSE(loaded.ok());
