@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -10,9 +9,6 @@
 #include "kernels/tensor.h"
 
 namespace hotset::model {
-
-[[nodiscard]] float half_to_float(std::uint16_t bits);      // IEEE binary16
-[[nodiscard]] float bfloat16_to_float(std::uint16_t bits);  // the upper half of a float32
 
 // nullopt: a block format. `data` may have any alignment.
 [[nodiscard]] std::optional<std::vector<float>> to_float32(kernels::WeightType type, std::span<const std::byte> data);
