@@ -77,7 +77,6 @@ SparseKVCacheManagerActor::behavior_type cache_manager(Manager self, const KvPla
   self->state.adaptor = std::move(adaptor);
   self->state.host_tier = std::move(host_tier);
   self->state.metrics = std::move(metrics);
-  self->state.metrics->keep_pools(self->state.pager->counters());
   return {
       [self](const AcquirePages& message) { return acquire(self->state, message); },
       [self](const ReleasePages& message) { release(self, message); },
@@ -116,6 +115,7 @@ AlgorithmActor spawn_algorithm(caf::actor_system& system, sparse::SelectionPolic
 SparseKVCacheManagerActor spawn_cache_manager(caf::actor_system& system, const KvPlannerConfig& pools,
                                               BackendAdaptorActor adaptor, TierStoreActor host_tier,
                                               SharedEngineMetrics metrics) {
+  metrics->keep_pools(KvCachePlanner(pools).counters());  // shown before the actor first runs
   return system.spawn(cache_manager, pools, std::move(adaptor), std::move(host_tier), std::move(metrics));
 }
 

@@ -1,10 +1,20 @@
 #include "actors/choice_text.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/concat.h"
 
 namespace hotset::actors {
+namespace {
+
+// `text` is valid UTF-8.
+std::int64_t characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
+
+}  // namespace
 
 ChoiceText::ChoiceText(std::int32_t index, std::shared_ptr<const GenerationRequest> request,
                        std::shared_ptr<const std::vector<std::int32_t>> prompt,
@@ -47,38 +57,80 @@ std::optional<ChoiceDelta> ChoiceText::add(const SequenceOutput& news) {
     if (stopped) delta.finish = FinishReason::kStop;
     if (!stopped) matcher_.finish(delta.text);
   }
+  release_logprobs(delta);
   return delta;
 }
 
 void ChoiceText::echo_prompt(ChoiceDelta& delta) {
   echo_due_ = false;
-  if (decoder_) {
-    for (const std::int32_t token : *prompt_) delta.text += decoder_->push(token);
+  std::vector<std::int64_t> offsets;
+  for (const std::int32_t token : *prompt_) {
+    if (wants_logprobs()) offsets.push_back(next_offset(token));
+    delta.text += decode(token);
   }
   if (!wants_logprobs()) return;
   TokenLogprob first;
   first.token = prompt_->front();
   first.text = text_of(first.token);
-  delta.logprobs.push_back(std::move(first));
-  for (const model::SampledToken& score : prompt_scores_) delta.logprobs.push_back(describe(score));
+  unplaced_.push_back(std::move(first));
+  for (std::size_t i = 0; i < prompt_scores_.size(); ++i) {
+    unplaced_.push_back(describe(prompt_scores_[i], offsets.at(i + 1)));
+  }
   prompt_scores_ = {};
 }
 
 void ChoiceText::add_token(const model::SampledToken& token, bool is_stop_token, ChoiceDelta& delta) {
   ++completion_tokens_;
   delta.token_ids.push_back(token.token);
-  if (wants_logprobs()) delta.logprobs.push_back(describe(token));
+  if (wants_logprobs()) unplaced_.push_back(describe(token, next_offset(token.token)));
   const bool silent = is_stop_token && !request_->include_stop_str_in_output;
   if (!decoder_ || silent) return;
-  if (!matcher_.add(decoder_->push(token.token), delta.text)) return;
+  if (!matcher_.add(decode(token.token), delta.text)) return;
   finished_ = true;
   delta.finish = FinishReason::kStop;
 }
 
-TokenLogprob ChoiceText::describe(const model::SampledToken& token) const {
+std::string ChoiceText::decode(std::int32_t token) {
+  if (!decoder_) return {};
+  std::string text = decoder_->push(token);
+  if (wants_logprobs()) {
+    std::string ignored;
+    if (is_visible(token)) unfinished_.append(tokenizer_->token_bytes(token), ignored);
+    decoded_characters_ += characters(text);
+  }
+  return text;
+}
+
+std::int64_t ChoiceText::next_offset(std::int32_t token) const {
+  if (!decoder_ || !is_visible(token)) return decoded_characters_;
+  // The first byte either continues the half character that the text ends with, or begins one after it.
+  std::string end;
+  model::Utf8Assembler probe = unfinished_;
+  probe.append(tokenizer_->token_bytes(token).substr(0, 1), end);
+  probe.finish(end);
+  return decoded_characters_ + std::max<std::int64_t>(characters(end), 1) - 1;
+}
+
+void ChoiceText::release_logprobs(ChoiceDelta& delta) {
+  if (!wants_logprobs()) return;
+  sent_characters_ += characters(delta.text);
+  while (!unplaced_.empty() && (finished_ || unplaced_.front().text_offset <= sent_characters_)) {
+    TokenLogprob& entry = unplaced_.front();
+    entry.text_offset = std::min(entry.text_offset, sent_characters_);
+    delta.logprobs.push_back(std::move(entry));
+    unplaced_.pop_front();
+  }
+}
+
+bool ChoiceText::is_visible(std::int32_t token) const {
+  return !(request_->skip_special_tokens && tokenizer_->is_special(token));
+}
+
+TokenLogprob ChoiceText::describe(const model::SampledToken& token, std::int64_t text_offset) const {
   TokenLogprob out;
   out.token = token.token;
   out.text = text_of(token.token);
+  out.text_offset = text_offset;
   out.logprob = token.logprob;
   out.top.reserve(token.top.size());
   for (const model::TokenAlternative& other : token.top) {

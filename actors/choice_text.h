@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,14 @@ class ChoiceText {
  private:
   void echo_prompt(ChoiceDelta& delta);
   void add_token(const model::SampledToken& token, bool is_stop_token, ChoiceDelta& delta);
-  [[nodiscard]] TokenLogprob describe(const model::SampledToken& token) const;
+  // The characters that the token completes.
+  std::string decode(std::int32_t token);
+  // text_offset of the next token to decode.
+  [[nodiscard]] std::int64_t next_offset(std::int32_t token) const;
+  // Moves the entries whose offset is sure into `delta`, which has all of its text.
+  void release_logprobs(ChoiceDelta& delta);
+  [[nodiscard]] TokenLogprob describe(const model::SampledToken& token, std::int64_t text_offset) const;
+  [[nodiscard]] bool is_visible(std::int32_t token) const;
   [[nodiscard]] std::string text_of(std::int32_t token) const;
   [[nodiscard]] bool wants_logprobs() const { return request_->sampling.logprobs >= 0; }
 
@@ -53,6 +61,12 @@ class ChoiceText {
   bool finished_ = false;
   std::int64_t completion_tokens_ = 0;
   std::vector<model::SampledToken> prompt_scores_;  // gathered until the whole prompt is scored
+
+  // For text_offset.
+  model::Utf8Assembler unfinished_;  // holds the same half character as the decoder
+  std::int64_t decoded_characters_ = 0;
+  std::int64_t sent_characters_ = 0;   // fewer while a part of a stop string is withheld
+  std::deque<TokenLogprob> unplaced_;  // a stop string may still cut the text before them
 };
 
 }  // namespace hotset::actors

@@ -23,19 +23,21 @@ void EngineHealth::fail(const std::string& reason) {
   state_.store(HealthState::kUnhealthy);
 }
 
-void EngineHealth::work_arrived(std::size_t open_requests) {
-  if (open_requests == 0) progress_ns_.store(clock_->steady_ns());
+std::shared_ptr<void> EngineHealth::begin_work(std::size_t open_requests) {
+  if (pending_.fetch_add(1) == 0 && open_requests == 0) progress_ns_.store(clock_->steady_ns());
+  return {nullptr, [health = shared_from_this()](void*) {
+            health->progress_ns_.store(health->clock_->steady_ns());
+            health->pending_.fetch_sub(1);
+          }};
 }
-
-void EngineHealth::step_done() { progress_ns_.store(clock_->steady_ns()); }
 
 HealthReport EngineHealth::report(std::size_t open_requests) const {
   HealthReport out{.state = state_.load(), .reason = {}};
   if (out.state == HealthState::kUnhealthy) {
     const std::lock_guard lock(reason_mutex_);
     out.reason = reason_;
-  } else if (open_requests > 0 && clock_->steady_ns() - progress_ns_.load() > stall_ns_) {
-    out = {.state = HealthState::kUnhealthy, .reason = "requests are open but no step has finished for a long time"};
+  } else if ((open_requests > 0 || pending_.load() > 0) && clock_->steady_ns() - progress_ns_.load() > stall_ns_) {
+    out = {.state = HealthState::kUnhealthy, .reason = "there is work but nothing has been done for a long time"};
   }
   return out;
 }

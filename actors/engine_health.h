@@ -12,9 +12,9 @@
 
 namespace hotset::actors {
 
-class EngineHealth {
+class EngineHealth : public std::enable_shared_from_this<EngineHealth> {
  public:
-  // With work open and no step done for `stall_ns` the engine counts as stalled, until the next step.
+  // With work open and nothing done for `stall_ns` the engine counts as stalled, until something is done again.
   EngineHealth(std::shared_ptr<const Clock> clock, std::int64_t stall_ns);
 
   void set_ready();
@@ -22,9 +22,10 @@ class EngineHealth {
   // For good; the first reason stays.
   void fail(const std::string& reason);
 
-  // A request came (before it is counted in open_requests), a step is done.
-  void work_arrived(std::size_t open_requests);
-  void step_done();
+  // Something that has to end begins: a step, a request on its way to the gateway (before it is counted in
+  // open_requests). It ends when the last copy of the result goes. So a part that hangs is noticed also when its
+  // clients give up and others come.
+  [[nodiscard]] std::shared_ptr<void> begin_work(std::size_t open_requests);
 
   // Ready: neither loading, draining nor failed. A stalled engine still takes requests; it may recover.
   [[nodiscard]] bool accepts() const { return state_.load() == HealthState::kReady; }
@@ -35,6 +36,7 @@ class EngineHealth {
   std::shared_ptr<const Clock> clock_;
   std::int64_t stall_ns_;
   std::atomic<HealthState> state_{HealthState::kLoading};
+  std::atomic<std::int64_t> pending_{0};
   std::atomic<std::int64_t> progress_ns_{0};
   mutable std::mutex reason_mutex_;
   std::string reason_;

@@ -22,9 +22,10 @@ void cancel_sequences(Self self, GatewayCore::Sequences sequences) {
   if (!sequences.empty()) self->send(self->state.engine, CancelSequences{.sequences = std::move(sequences)});
 }
 
-void submit(Self self, const Generate& message) {
+void submit(Self self, const OpenGeneration& opening) {
+  const Generate& message = opening.generate;
   std::optional<SubmitSequences> submission =
-      self->state.core->open(message.handle, message.request, message.arrived_ns);
+      self->state.core->open(message.handle, message.request, *opening.prompts, message.arrived_ns);
   if (!submission) return;
   CancelSequences all;
   for (const SequenceSubmission& one : submission->sequences) all.sequences.push_back(one.sequence);
@@ -43,14 +44,12 @@ void submit(Self self, const Generate& message) {
 }
 
 GatewayActor::behavior_type gateway(Self self, GatewayParts parts, SparseCoordinatorActor engine) {
-  self->state.core = std::make_unique<GatewayCore>(parts.config, parts.encoder, *parts.open, *parts.metrics);
+  self->state.core = std::make_unique<GatewayCore>(parts.config, parts.tokenizer, *parts.open, *parts.metrics);
   self->state.parts = std::move(parts);
   self->state.engine = std::move(engine);
   return {
-      [self](const Generate& message) { submit(self, message); },
+      [self](const OpenGeneration& message) { submit(self, message); },
       [self](const CancelGeneration& message) { cancel_sequences(self, self->state.core->cancel(message.handle)); },
-      [self](const Tokenize& message) { message.reply->deliver(self->state.core->tokenize(*message.request)); },
-      [self](const Detokenize& message) { message.reply->deliver(self->state.core->detokenize(*message.tokens)); },
       [self](StepOutputs& step) {
         cancel_sequences(self, self->state.core->outputs(std::move(step), self->state.now()));
       },
@@ -58,7 +57,33 @@ GatewayActor::behavior_type gateway(Self self, GatewayParts parts, SparseCoordin
   };
 }
 
+struct ReaderState {
+  static constexpr const char* name = "prompt reader";
+};
+
+PromptReaderActor::behavior_type prompt_reader(PromptReaderActor::stateful_pointer<ReaderState> self,
+                                               std::shared_ptr<const PromptReader> reader,
+                                               std::shared_ptr<OpenRequests> open, GatewayActor gateway) {
+  return {
+      [self, reader, open, gateway](const Generate& message) {
+        if (open->find(message.handle) == nullptr) return;
+        auto prompts = std::make_shared<const Result<PromptTokens>>(reader->read(*message.request));
+        self->send(gateway, OpenGeneration{.generate = message, .prompts = std::move(prompts)});
+      },
+      [reader](const Tokenize& message) { message.reply->deliver(reader->tokenize(*message.request)); },
+      [reader](const Detokenize& message) { message.reply->deliver(reader->detokenize(*message.tokens)); },
+  };
+}
+
 }  // namespace
+
+PromptReaderActor spawn_prompt_reader(caf::actor_system& system, std::shared_ptr<const PromptReader> reader,
+                                      std::shared_ptr<OpenRequests> open, GatewayActor gateway, bool detached) {
+  if (detached) {
+    return system.spawn<caf::detached>(prompt_reader, std::move(reader), std::move(open), std::move(gateway));
+  }
+  return system.spawn(prompt_reader, std::move(reader), std::move(open), std::move(gateway));
+}
 
 GatewayActor spawn_gateway(caf::actor_system& system, GatewayParts parts, SparseCoordinatorActor engine,
                            bool detached) {

@@ -14,8 +14,6 @@ std::vector<double> token_seconds() {
   return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 }
 
-bool outside(std::int32_t token, std::int64_t vocabulary) { return token < 0 || token >= vocabulary; }
-
 }  // namespace
 
 GatewayMetrics::GatewayMetrics(MetricsRegistry& registry)
@@ -38,55 +36,17 @@ std::uint64_t sample_seed(std::uint64_t seed, std::int32_t sample) {
   return z ^ (z >> 31);
 }
 
-GatewayCore::GatewayCore(const GatewayConfig& config, std::shared_ptr<const PromptEncoder> encoder, OpenRequests& open,
-                         GatewayMetrics& metrics)
-    : config_(config), encoder_(std::move(encoder)), open_(open), metrics_(metrics) {}
+GatewayCore::GatewayCore(const GatewayConfig& config, std::shared_ptr<const model::Tokenizer> tokenizer,
+                         OpenRequests& open, GatewayMetrics& metrics)
+    : config_(config), tokenizer_(std::move(tokenizer)), open_(open), metrics_(metrics) {}
 
-Result<void> GatewayCore::check(const GenerationRequest& request) const {
-  const std::int64_t vocabulary = encoder_->vocabulary();
-  const auto bad = [&](const char* field) {
-    return invalid_argument(concat("a token id is outside the vocabulary of ", vocabulary), field);
-  };
-  for (const std::int32_t token : request.stop_token_ids) {
-    if (outside(token, vocabulary)) return bad("stop_token_ids");
-  }
-  for (const auto& [token, bias] : request.sampling.logit_bias) {
-    if (outside(token, vocabulary)) return bad("logit_bias");
-  }
-  if (!request.stop.empty() && encoder_->tokenizer() == nullptr) {
-    return invalid_argument("the model has no tokenizer: stop strings are not possible, use stop_token_ids", "stop");
-  }
-  if (request.prompts.empty()) return invalid_argument("the prompt is empty", "prompt");
-  if (request.n < 1) return invalid_argument("n is at least 1", "n");
-  const auto choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
-  if (choices > config_.max_sequences) {
-    return invalid_argument(
-        concat("the request asks for ", choices, " answers at once, the server queues at most ", config_.max_sequences),
-        "n");
-  }
-  if (request.max_tokens && *request.max_tokens < 0) return invalid_argument("max_tokens is negative", "max_tokens");
-  return {};
-}
-
-Result<GatewayCore::OpenRequest> GatewayCore::expand(std::shared_ptr<const GenerationRequest> request) const {
+GatewayCore::OpenRequest GatewayCore::expand(std::shared_ptr<const GenerationRequest> request,
+                                             const PromptTokens& prompts) const {
   OpenRequest out;
-  const bool scoring = request->max_tokens == 0;
-  for (const Prompt& prompt : request->prompts) {
-    auto tokens = encoder_->encode(prompt);
-    if (!tokens) return tokens.error();
-    const char* field = std::holds_alternative<ChatPrompt>(prompt) ? "messages" : "prompt";
-    const auto length = static_cast<std::int64_t>(tokens.value().size());
-    if (length == 0) return invalid_argument("the prompt is empty", field);
-    if (length + (scoring ? 0 : 1) > config_.max_context) {
-      return Error{ErrorCode::kContextLengthExceeded,
-                   concat("the context holds ", config_.max_context, " tokens, the prompt has ", length,
-                          scoring ? "" : " and leaves no room for an answer"),
-                   field};
-    }
-    out.prompts.push_back(std::make_shared<const std::vector<std::int32_t>>(std::move(tokens).value()));
+  out.prompts = prompts;
+  for (const auto& prompt : prompts) {
     for (std::int32_t sample = 0; sample < request->n; ++sample) {
-      const auto index = static_cast<std::int32_t>(out.choices.size());
-      out.choices.emplace_back(index, request, out.prompts.back(), encoder_->tokenizer());
+      out.choices.emplace_back(static_cast<std::int32_t>(out.choices.size()), request, prompt, tokenizer_);
     }
   }
   out.last_token.assign(out.choices.size(), 0);
@@ -120,16 +80,14 @@ SubmitSequences GatewayCore::submission(OpenRequest& open) {
 }
 
 std::optional<SubmitSequences> GatewayCore::open(RequestHandle handle, std::shared_ptr<const GenerationRequest> request,
-                                                 std::int64_t arrived_ns) {
+                                                 const Result<PromptTokens>& prompts, std::int64_t arrived_ns) {
   metrics_.requests.add();
   if (open_.find(handle) == nullptr) return std::nullopt;
-  Result<void> good = check(*request);
-  Result<OpenRequest> expanded = good ? expand(std::move(request)) : Result<OpenRequest>(good.error());
-  if (!expanded) {
-    refused(handle, expanded.error());
+  if (!prompts) {
+    refused(handle, prompts.error());
     return std::nullopt;
   }
-  OpenRequest& open = requests_.emplace(handle, std::move(expanded).value()).first->second;
+  OpenRequest& open = requests_.emplace(handle, expand(std::move(request), prompts.value())).first->second;
   open.arrived_ns = arrived_ns;
   SubmitSequences out = submission(open);
   for (std::size_t choice = 0; choice < open.sequences.size(); ++choice) {
@@ -144,7 +102,7 @@ void GatewayCore::accepted(RequestHandle handle) {
   if (found == requests_.end() || sink == nullptr) return;
   OpenRequest& open = found->second;
   GenerationStarted started;
-  for (const Tokens& prompt : open.prompts) {
+  for (const auto& prompt : open.prompts) {
     started.prompt_token_ids.push_back(*prompt);
     metrics_.prompt_tokens.add(static_cast<double>(prompt->size()));
   }
@@ -210,7 +168,7 @@ void GatewayCore::note_tokens(OpenRequest& open, std::size_t choice, std::size_t
 
 void GatewayCore::finish(RequestHandle handle, OpenRequest& open) {
   GenerationUsage usage;
-  for (const Tokens& prompt : open.prompts) usage.prompt_tokens += static_cast<std::int64_t>(prompt->size());
+  for (const auto& prompt : open.prompts) usage.prompt_tokens += static_cast<std::int64_t>(prompt->size());
   for (const ChoiceText& choice : open.choices) usage.completion_tokens += choice.completion_tokens();
   drop(handle);
   if (const auto sink = open_.take(handle)) sink->on_finished(usage);
@@ -246,24 +204,6 @@ GatewayCore::Sequences GatewayCore::fail_all(const Error& error) {
     sink->on_error(error);
   }
   return out;
-}
-
-Result<TokenizeResponse> GatewayCore::tokenize(const TokenizeRequest& request) const {
-  auto tokens = encoder_->encode(request.prompt);
-  if (!tokens) return tokens.error();
-  return TokenizeResponse{.tokens = std::move(tokens).value(), .max_model_len = config_.max_context};
-}
-
-Result<std::string> GatewayCore::detokenize(const std::vector<std::int32_t>& tokens) const {
-  if (encoder_->tokenizer() == nullptr) {
-    return invalid_argument("the model has no tokenizer: token ids have no text", "tokens");
-  }
-  for (const std::int32_t token : tokens) {
-    if (outside(token, encoder_->vocabulary())) {
-      return invalid_argument(concat("a token id is outside the vocabulary of ", encoder_->vocabulary()), "tokens");
-    }
-  }
-  return model::replace_invalid_utf8(encoder_->tokenizer()->decode(tokens, false));
 }
 
 }  // namespace hotset::actors

@@ -11,19 +11,13 @@
 
 #include "actors/choice_text.h"
 #include "actors/open_requests.h"
-#include "actors/prompt_encoder.h"
+#include "actors/prompt_reader.h"
 #include "actors/requests.h"
 #include "actors/wire_messages.h"
 #include "core/metrics.h"
 #include "core/result.h"
 
 namespace hotset::actors {
-
-struct GatewayConfig {
-  std::int64_t max_context = 0;    // tokens: prompt + output
-  std::int64_t max_sequences = 0;  // choices of one request; more could never be queued
-  std::vector<std::int32_t> eos_tokens;
-};
 
 struct GatewayMetrics {
   explicit GatewayMetrics(MetricsRegistry& registry);
@@ -43,15 +37,15 @@ class GatewayCore {
  public:
   using Sequences = std::vector<std::uint64_t>;
 
-  // `open`, `metrics` and the encoder's parts outlive the core.
-  GatewayCore(const GatewayConfig& config, std::shared_ptr<const PromptEncoder> encoder, OpenRequests& open,
+  // `open` and `metrics` outlive the core. `tokenizer` null: token ids only.
+  GatewayCore(const GatewayConfig& config, std::shared_ptr<const model::Tokenizer> tokenizer, OpenRequests& open,
               GatewayMetrics& metrics);
 
-  // Checks the request and expands it to prompts x n sequences. nullopt: refused, its sink heard why (or it was
-  // cancelled before). Prompts that leave no room for a token are refused; max_tokens beyond the context is clipped to
-  // the room that is left, and the answer ends with `length`.
+  // Expands a request that a PromptReader has read to prompts x n sequences. nullopt: refused, its sink heard why (or
+  // it was cancelled before). max_tokens beyond the context is clipped to the room that is left, and the answer ends
+  // with `length`.
   std::optional<SubmitSequences> open(RequestHandle handle, std::shared_ptr<const GenerationRequest> request,
-                                      std::int64_t arrived_ns);
+                                      const Result<PromptTokens>& prompts, std::int64_t arrived_ns);
   // The engine's answer. Sequences to cancel: the client went away meanwhile.
   void accepted(RequestHandle handle);
   void refused(RequestHandle handle, Error error);
@@ -61,16 +55,12 @@ class GatewayCore {
   Sequences cancel(RequestHandle handle);
   Sequences fail_all(const Error& error);
 
-  [[nodiscard]] Result<TokenizeResponse> tokenize(const TokenizeRequest& request) const;
-  [[nodiscard]] Result<std::string> detokenize(const std::vector<std::int32_t>& tokens) const;
-
   [[nodiscard]] std::size_t open_requests() const { return requests_.size(); }
 
  private:
-  using Tokens = std::shared_ptr<const std::vector<std::int32_t>>;
   struct OpenRequest {
     std::shared_ptr<const GenerationRequest> request;
-    std::vector<Tokens> prompts;
+    PromptTokens prompts;
     std::vector<ChoiceText> choices;       // prompt * n + sample
     Sequences sequences;                   // of the choices
     std::vector<std::int64_t> last_token;  // ns of each choice's newest token; 0: none yet
@@ -82,8 +72,7 @@ class GatewayCore {
     std::size_t choice = 0;
   };
 
-  [[nodiscard]] Result<void> check(const GenerationRequest& request) const;
-  [[nodiscard]] Result<OpenRequest> expand(std::shared_ptr<const GenerationRequest> request) const;
+  [[nodiscard]] OpenRequest expand(std::shared_ptr<const GenerationRequest> request, const PromptTokens& prompts) const;
   [[nodiscard]] SubmitSequences submission(OpenRequest& open);
   void output(SequenceOutput& one, std::int64_t now_ns, Sequences& cancels);
   void note_tokens(OpenRequest& open, std::size_t choice, std::size_t tokens, std::int64_t now_ns);
@@ -91,7 +80,7 @@ class GatewayCore {
   Sequences drop(RequestHandle handle);
 
   GatewayConfig config_;
-  std::shared_ptr<const PromptEncoder> encoder_;
+  std::shared_ptr<const model::Tokenizer> tokenizer_;
   OpenRequests& open_;
   GatewayMetrics& metrics_;
   std::uint64_t next_sequence_ = 1;

@@ -13,16 +13,22 @@ namespace hotset::actors {
 
 struct ConnectEngine;
 
-// One per API process. Open requests, tokens and text, stop strings, order of the output.
-using GatewayActor = caf::typed_actor<
-    // Checks, tokenizes and submits a request; its events go to the sink that OpenRequests keeps under the handle.
+// Two per API process, each with a thread of its own: one for requests, one for /tokenize and /detokenize. Encoding a
+// long prompt takes long, and the Gateway delivers everybody's tokens meanwhile.
+using PromptReaderActor = caf::typed_actor<
+    // Checks a request, encodes its prompts and hands them to the Gateway.
     caf::reacts_to<Generate>,
-    // The client is gone: the request's sequences are cancelled, its sink hears nothing more.
-    caf::reacts_to<CancelGeneration>,
     // Answers /tokenize through the callback.
     caf::reacts_to<Tokenize>,
     // Answers /detokenize through the callback.
-    caf::reacts_to<Detokenize>,
+    caf::reacts_to<Detokenize>>;
+
+// One per API process. Open requests, tokens and text, stop strings, order of the output.
+using GatewayActor = caf::typed_actor<
+    // Submits a request that was read; its events go to the sink that OpenRequests keeps under the handle.
+    caf::reacts_to<OpenGeneration>,
+    // The client is gone: the request's sequences are cancelled, its sink hears nothing more.
+    caf::reacts_to<CancelGeneration>,
     // Tokens of one step from an engine: become text deltas; a stop string cancels its sequence.
     caf::reacts_to<StepOutputs>,
     // Ends every open request with the error and cancels its sequences.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/kv_cache_planner.h"
+#include "actors/prompt_reader.h"
 #include "actors/reply.h"
 #include "actors/requests.h"
 #include "actors/serving_system.h"
@@ -19,14 +20,12 @@
 
 namespace hotset::actors {
 
-// To the Gateway.
+// To a PromptReader.
 struct Generate {
   RequestHandle handle = 0;
   std::shared_ptr<const GenerationRequest> request;
-  std::int64_t arrived_ns = 0;  // Clock::steady_ns
-};
-struct CancelGeneration {
-  RequestHandle handle = 0;
+  std::int64_t arrived_ns = 0;    // Clock::steady_ns
+  std::shared_ptr<void> pending;  // EngineHealth::begin_work, until the gateway has the request
 };
 struct Tokenize {
   std::shared_ptr<const TokenizeRequest> request;
@@ -35,6 +34,15 @@ struct Tokenize {
 struct Detokenize {
   std::shared_ptr<const std::vector<std::int32_t>> tokens;
   std::shared_ptr<Reply<std::string>> reply;
+};
+
+// To the Gateway.
+struct OpenGeneration {
+  Generate generate;
+  std::shared_ptr<const Result<PromptTokens>> prompts;
+};
+struct CancelGeneration {
+  RequestHandle handle = 0;
 };
 struct FailOpenRequests {
   Error error;
@@ -99,6 +107,7 @@ struct StopActors {};
 }  // namespace hotset::actors
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Generate)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::OpenGeneration)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::CancelGeneration)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Tokenize)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Detokenize)

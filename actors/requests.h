@@ -49,6 +49,9 @@ struct TokenLogprob {
   std::int32_t token = 0;
   std::string text;              // exact bytes of the token; "token_id:N" without a tokenizer; may be half a character
   std::optional<float> logprob;  // absent: first token of an echoed prompt
+  // Characters of the choice's whole text before the character in which the token begins; for a token that the text
+  // does not show, those before the place where it would begin. At most the length of the whole text.
+  std::int64_t text_offset = 0;
   struct Alternative {
     std::int32_t token = 0;
     std::string text;
@@ -62,8 +65,10 @@ struct ChoiceDelta {
   std::int32_t index = 0;
   std::string text;
   std::vector<std::int32_t> token_ids;  // generated ones only
-  std::vector<TokenLogprob> logprobs;   // one per token when asked for (with echo the prompt's come first)
-  std::optional<FinishReason> finish;   // exactly once per choice, in its last delta
+  // One per token when asked for (with echo the prompt's come first), each in the first delta at which its text_offset
+  // is sure: while a token's text may be a part of a stop string, its entry waits too.
+  std::vector<TokenLogprob> logprobs;
+  std::optional<FinishReason> finish;  // exactly once per choice, in its last delta
 };
 
 struct GenerationStarted {

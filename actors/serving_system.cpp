@@ -47,12 +47,13 @@ class LocalServingSystem final : public ServingSystem {
     {
       const std::shared_lock lock(gate_);
       if (actors_ && health_->accepts()) {
-        health_->work_arrived(open_->size());
+        auto pending = health_->begin_work(open_->size());
         open_->add(handle, std::move(sink));
-        caf::anon_send(actors_->gateway,
+        caf::anon_send(actors_->prompt_reader,
                        Generate{.handle = handle,
                                 .request = std::make_shared<const GenerationRequest>(std::move(request)),
-                                .arrived_ns = clock_->steady_ns()});
+                                .arrived_ns = clock_->steady_ns(),
+                                .pending = std::move(pending)});
       } else {
         open_->add(handle, std::move(sink));
       }
@@ -74,15 +75,16 @@ class LocalServingSystem final : public ServingSystem {
     auto reply = std::make_shared<Reply<TokenizeResponse>>(std::move(done));
     const std::shared_lock lock(gate_);
     if (!actors_) return;  // the reply answers by itself
-    caf::anon_send(actors_->gateway, Tokenize{.request = std::make_shared<const TokenizeRequest>(std::move(request)),
-                                              .reply = std::move(reply)});
+    caf::anon_send(
+        actors_->text_reader,
+        Tokenize{.request = std::make_shared<const TokenizeRequest>(std::move(request)), .reply = std::move(reply)});
   }
 
   void detokenize(std::vector<std::int32_t> tokens, std::function<void(Result<std::string>)> done) override {
     auto reply = std::make_shared<Reply<std::string>>(std::move(done));
     const std::shared_lock lock(gate_);
     if (!actors_) return;
-    caf::anon_send(actors_->gateway,
+    caf::anon_send(actors_->text_reader,
                    Detokenize{.tokens = std::make_shared<const std::vector<std::int32_t>>(std::move(tokens)),
                               .reply = std::move(reply)});
   }

@@ -3,6 +3,7 @@
 #include <caf/actor_cast.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 
@@ -16,6 +17,7 @@ struct CoordinatorState {
   AlgorithmActor algorithm;
   SparseKVCacheManagerActor manager;
   std::unordered_map<GatewayNumber, GatewayActor> gateways;  // by actor id
+  std::deque<std::shared_ptr<void>> steps_under_way;         // EngineHealth::begin_work, oldest first
 
   [[nodiscard]] std::int64_t now() const { return parts.clock->steady_ns(); }
 };
@@ -53,6 +55,7 @@ void move_on(Self self) {
   }
   if (const auto demand = state.core->next_admission()) ask_for_pages(self, *demand);
   while (auto draft = state.core->plan_step()) {
+    state.steps_under_way.push_back(state.parts.health->begin_work(static_cast<std::size_t>(state.core->running())));
     self->send(state.algorithm, PlanSelection{.draft = std::make_shared<const StepDraft>(std::move(*draft))});
   }
   for (auto& [number, outputs] : state.core->take_outputs()) {
@@ -74,7 +77,7 @@ SubmitAnswer submit(Self self, SubmitSequences& message) {
 
 void step_done(Self self, const StepDone& message) {
   CoordinatorState& state = self->state;
-  state.parts.health->step_done();
+  if (!state.steps_under_way.empty()) state.steps_under_way.pop_front();
   state.parts.metrics->count_step(message.result->stats);
   state.core->step_done(*message.result);
   move_on(self);

@@ -79,6 +79,8 @@ SupervisorActor::behavior_type supervisor(Self self, const ProcessActors& actors
     state.children.push_back({.name = name, .handle = caf::actor_cast<caf::actor>(handle)});
     self->monitor(handle);
   };
+  watch("prompt reader", actors.prompt_reader);
+  watch("text reader", actors.text_reader);
   watch("gateway", actors.gateway);
   watch("coordinator", actors.coordinator);
   watch("algorithm", actors.algorithm);
@@ -114,11 +116,14 @@ ProcessActors spawn_process(caf::actor_system& system, SupervisorParts parts) {
   caf::anon_send(out.coordinator, ConnectEngine{.algorithm = out.algorithm, .manager = out.manager});
   out.gateway = spawn_gateway(system,
                               {.config = serving.gateway,
-                               .encoder = serving.encoder,
+                               .tokenizer = serving.encoder->tokenizer(),
                                .open = parts.open,
                                .metrics = parts.gateway_metrics,
                                .clock = serving.clock},
                               out.coordinator, parts.own_threads);
+  const auto reader = std::make_shared<const PromptReader>(serving.gateway, serving.encoder);
+  out.prompt_reader = spawn_prompt_reader(system, reader, parts.open, out.gateway, parts.own_threads);
+  out.text_reader = spawn_prompt_reader(system, reader, parts.open, out.gateway, parts.own_threads);
   out.supervisor = system.spawn(supervisor, out, parts.open, parts.health);
   return out;
 }

@@ -18,11 +18,13 @@ struct SupervisorParts {
   std::shared_ptr<EngineHealth> health;
   std::shared_ptr<GatewayMetrics> gateway_metrics;
   std::shared_ptr<EngineMetrics> engine_metrics;
-  bool own_threads = true;  // gateway and stream detached (tests: false)
+  bool own_threads = true;  // readers, gateway and stream detached (tests: false)
 };
 
 // Handles for those who send from outside, and for tests that end an actor.
 struct ProcessActors {
+  PromptReaderActor prompt_reader;  // of requests
+  PromptReaderActor text_reader;    // of /tokenize and /detokenize
   GatewayActor gateway;
   SparseCoordinatorActor coordinator;
   AlgorithmActor algorithm;

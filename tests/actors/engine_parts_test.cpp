@@ -145,20 +145,28 @@ TEST(StreamCore, AThrowingExecutorBreaksTheStream) {
 
 TEST(EngineHealth, StallsRecoverFailuresDoNot) {
   auto clock = std::make_shared<ManualClock>();
-  EngineHealth health(clock, 100);
+  const auto shared = std::make_shared<EngineHealth>(clock, 100);
+  EngineHealth& health = *shared;
   EXPECT_EQ(health.report(0).state, HealthState::kLoading);
   health.set_ready();
   clock->advance_ns(500);
   EXPECT_EQ(health.report(0).state, HealthState::kReady);  // idle is healthy
-  health.work_arrived(0);
+  auto first = health.begin_work(0);
   clock->advance_ns(100);
   EXPECT_EQ(health.report(1).state, HealthState::kReady);
   clock->advance_ns(1);
-  health.work_arrived(1);  // more work is no progress
+  auto second = health.begin_work(1);  // more work is no progress
   EXPECT_EQ(health.report(2).state, HealthState::kUnhealthy);
+  EXPECT_EQ(health.report(0).state, HealthState::kUnhealthy) << "whoever asked may have gone";
   EXPECT_TRUE(health.accepts());
-  health.step_done();
+  first.reset();
   EXPECT_EQ(health.report(2).state, HealthState::kReady);
+  clock->advance_ns(200);
+  EXPECT_EQ(health.report(0).state, HealthState::kUnhealthy) << "the second one hangs";
+  second.reset();
+  clock->advance_ns(200);
+  EXPECT_EQ(health.report(0).state, HealthState::kReady);
+  EXPECT_EQ(health.report(1).state, HealthState::kUnhealthy) << "open, but nobody works on it";
   health.fail("first");
   health.fail("second");
   health.set_draining();

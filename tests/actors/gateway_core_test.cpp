@@ -20,15 +20,16 @@ class GatewayCoreTest : public testing::Test {
     if (with_tokenizer) parts.tokenizer = fakes::byte_tokenizer();
     parts.vocabulary = fakes::kVocabulary;
     parts.no_chat_reason = "no template";
-    core_ = std::make_unique<GatewayCore>(
-        GatewayConfig{.max_context = 100, .max_sequences = 8, .eos_tokens = {fakes::kEos}},
-        std::make_shared<const PromptEncoder>(std::move(parts)), open_, metrics_);
+    const GatewayConfig config{.max_context = 100, .max_sequences = 8, .eos_tokens = {fakes::kEos}};
+    core_ = std::make_unique<GatewayCore>(config, parts.tokenizer, open_, metrics_);
+    reader_ = std::make_unique<PromptReader>(config, std::make_shared<const PromptEncoder>(std::move(parts)));
   }
 
   std::optional<SubmitSequences> open(GenerationRequest request) {
     sink_ = std::make_shared<RecordingSink>();
     open_.add(++handle_, sink_);
-    auto out = core_->open(handle_, std::make_shared<const GenerationRequest>(std::move(request)), 1);
+    const auto prompts = reader_->read(request);
+    auto out = core_->open(handle_, std::make_shared<const GenerationRequest>(std::move(request)), prompts, 1);
     if (out) core_->accepted(handle_);
     return out;
   }
@@ -55,6 +56,7 @@ class GatewayCoreTest : public testing::Test {
   GatewayMetrics metrics_{registry_};
   OpenRequests open_;
   std::unique_ptr<GatewayCore> core_;
+  std::unique_ptr<PromptReader> reader_;
   RequestHandle handle_ = 0;
   std::shared_ptr<RecordingSink> sink_;
 };
@@ -266,18 +268,28 @@ TEST_F(GatewayWithoutTokenizer, ServesTokenIdsOnly) {
   EXPECT_EQ(sink_->choices[0].token_ids, std::vector<std::int32_t>{7});
   ASSERT_EQ(sink_->choices[0].logprobs.size(), 3U);
   EXPECT_EQ(sink_->choices[0].logprobs[2].text, "token_id:7");
-  EXPECT_FALSE(core_->detokenize({1}).ok());
+  EXPECT_FALSE(reader_->detokenize({1}).ok());
+}
+
+TEST_F(GatewayCoreTest, TextThatCannotFitIsNotEncoded) {
+  // 100 tokens of at most 7 bytes ("<|end|>"), four times that for what normalisation may take away.
+  const auto message = [&](std::size_t bytes) {
+    EXPECT_EQ(refusal(text_request(std::string(bytes, 'x')), "prompt"), ErrorCode::kContextLengthExceeded);
+    return sink_->error->message;
+  };
+  EXPECT_NE(message(2800).find("the prompt has 2800 and leaves no room"), std::string::npos);
+  EXPECT_NE(message(2801).find("the prompt has 2801 bytes"), std::string::npos);
 }
 
 TEST_F(GatewayCoreTest, TokenizeAndDetokenize) {
-  const auto tokens = core_->tokenize({.prompt = TextPrompt{.text = "hi</s>"}});
+  const auto tokens = reader_->tokenize({.prompt = TextPrompt{.text = "hi</s>"}});
   ASSERT_TRUE(tokens.ok());
   EXPECT_EQ(tokens.value().tokens, (std::vector<std::int32_t>{'h', 'i', fakes::kEos}));
   EXPECT_EQ(tokens.value().max_model_len, 100);
-  EXPECT_EQ(core_->tokenize({.prompt = TextPrompt{.text = ""}}).value().tokens.size(), 0U);
-  EXPECT_EQ(core_->detokenize(tokens.value().tokens).value(), "hi</s>");
-  EXPECT_EQ(core_->detokenize({0xC3}).value(), "\xEF\xBF\xBD");
-  EXPECT_FALSE(core_->detokenize({fakes::kVocabulary}).ok());
+  EXPECT_EQ(reader_->tokenize({.prompt = TextPrompt{.text = ""}}).value().tokens.size(), 0U);
+  EXPECT_EQ(reader_->detokenize(tokens.value().tokens).value(), "hi</s>");
+  EXPECT_EQ(reader_->detokenize({0xC3}).value(), "\xEF\xBF\xBD");
+  EXPECT_FALSE(reader_->detokenize({fakes::kVocabulary}).ok());
 }
 
 }  // namespace

@@ -65,9 +65,10 @@ class ServingActorsTest : public testing::Test {
     request.n = n;
     auto sink = std::make_shared<RecordingSink>();
     open_->add(++handle_, sink);
-    caf::anon_send(actors_.gateway, Generate{.handle = handle_,
-                                             .request = std::make_shared<const GenerationRequest>(std::move(request)),
-                                             .arrived_ns = 0});
+    caf::anon_send(actors_.prompt_reader,
+                   Generate{.handle = handle_,
+                            .request = std::make_shared<const GenerationRequest>(std::move(request)),
+                            .arrived_ns = 0});
     return sink;
   }
   void cancel(RequestHandle handle) {
@@ -135,6 +136,18 @@ TEST_F(ServingActorsTest, WhatCanNeverFitIsRefusedAtOnceByTheOption) {
   expect_idle();
 }
 
+TEST_F(ServingActorsTest, AReadThatHangsMakesTheEngineUnhealthyThoughItsClientHasGone) {
+  auto pending = health_->begin_work(0);
+  caf::anon_send(actors_.prompt_reader,
+                 Generate{.handle = 99, .request = std::make_shared<const GenerationRequest>(), .pending = pending});
+  pending.reset();
+  clock_->advance_ns(1001);
+  EXPECT_EQ(health_->report(0).state, HealthState::kUnhealthy);
+  run();  // nobody waits for number 99: it is dropped
+  EXPECT_EQ(health_->report(0).state, HealthState::kReady);
+  expect_idle();
+}
+
 TEST_F(ServingActorsTest, CancelAtEveryMomentGivesAllPagesBack) {
   for (std::size_t moment = 0; moment < 60; ++moment) {
     const auto running = generate(std::string(100, 'x'), 50);
@@ -161,7 +174,7 @@ TEST_F(ServingActorsTest, StopStringEndsOneChoiceEarly) {
   const auto sink = std::make_shared<RecordingSink>();
   open_->add(++handle_, sink);
   caf::anon_send(
-      actors_.gateway,
+      actors_.prompt_reader,
       Generate{.handle = handle_, .request = std::make_shared<const GenerationRequest>(request), .arrived_ns = 0});
   run();
   ASSERT_TRUE(sink->usage);
