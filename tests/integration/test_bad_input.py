@@ -436,8 +436,16 @@ def test_d06_shards(checkpoint, tmp_path, logs):
     assert_refused_at_start(tmp_path, checkpoint, "model-00003-of-00003.safetensors")
     write_index({**index["weight_map"], names[0]: "../outside.safetensors"})
     assert_refused_at_start(tmp_path, checkpoint, names[0], "model.safetensors.index.json")
+    # A tensor that the index names and its shard lacks, and one that neither has.
+    first_shard = checkpoint / "model-00001-of-00002.safetensors"
+    shard_header, shard_payload = read_header(first_shard)
+    moved = shard_header.pop(names[0])
+    write_header(first_shard, {**shard_header, "unused.weight": moved}, shard_payload)
+    write_index(index["weight_map"])
+    assert_refused_at_start(tmp_path, checkpoint, names[0])
     write_index({name: file for name, file in index["weight_map"].items() if name != names[0]})
-    assert_refused_at_start(tmp_path, checkpoint)
+    assert_refused_at_start(tmp_path, checkpoint, names[0].removeprefix("model.").removesuffix(".weight"))
+    write_header(first_shard, {**shard_header, names[0]: moved}, shard_payload)
     write_index(index["weight_map"])
     (checkpoint / "model-00002-of-00002.safetensors").unlink()
     assert_refused_at_start(tmp_path, checkpoint, "model-00002-of-00002.safetensors")
