@@ -30,8 +30,6 @@ std::string printable_token(const std::string& text) {
   return spelled;
 }
 
-bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
-
 const char* name_of(actors::FinishReason reason) { return reason == actors::FinishReason::kStop ? "stop" : "length"; }
 
 Json finish_json(const std::optional<actors::FinishReason>& finish) {
@@ -91,13 +89,10 @@ void ResponseWriter::add_token_ids(Json& json, Choice& choice, const actors::Cho
   json["token_ids"] = delta.token_ids;
 }
 
-Json ResponseWriter::completion_logprobs(Choice& choice, const std::vector<actors::TokenLogprob>& tokens) const {
+Json ResponseWriter::completion_logprobs(const std::vector<actors::TokenLogprob>& tokens) const {
   Json offsets = Json::array(), texts = Json::array(), values = Json::array(), tops = Json::array();
   for (const auto& token : tokens) {
-    // A token that begins inside a character belongs to the character that has begun already.
-    const bool inside = !token.text.empty() && !starts_character(token.text.front()) && choice.offset > 0;
-    offsets.push_back(inside ? choice.offset - 1 : choice.offset);
-    choice.offset += std::count_if(token.text.begin(), token.text.end(), starts_character);
+    offsets.push_back(token.text_offset);
     texts.push_back(printable_token(token.text));
     if (!token.logprob) {
       values.push_back(nullptr);
@@ -146,7 +141,7 @@ Json ResponseWriter::choice_json(Choice& choice, const actors::ChoiceDelta& delt
   const bool has_logprobs = shape_.logprobs && (!is_chunk || !delta.logprobs.empty());
   json["logprobs"] = !has_logprobs ? Json(nullptr)
                      : shape_.chat ? chat_logprobs(delta.logprobs)
-                                   : completion_logprobs(choice, delta.logprobs);
+                                   : completion_logprobs(delta.logprobs);
   json["finish_reason"] = finish_json(delta.finish);
   add_token_ids(json, choice, delta);
   return json;

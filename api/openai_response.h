@@ -50,14 +50,13 @@ class ResponseWriter {
  private:
   struct Choice {
     actors::ChoiceDelta sum;
-    std::int64_t offset = 0;  // characters of token texts so far
     bool prompt_ids_sent = false;
   };
 
   [[nodiscard]] Json envelope(bool is_chunk) const;
   [[nodiscard]] Json choice_json(Choice& choice, const actors::ChoiceDelta& delta, bool is_chunk);
   void add_token_ids(Json& json, Choice& choice, const actors::ChoiceDelta& delta) const;
-  [[nodiscard]] Json completion_logprobs(Choice& choice, const std::vector<actors::TokenLogprob>& tokens) const;
+  [[nodiscard]] Json completion_logprobs(const std::vector<actors::TokenLogprob>& tokens) const;
   [[nodiscard]] Json chat_logprobs(const std::vector<actors::TokenLogprob>& tokens) const;
 
   ResponseShape shape_;

@@ -161,7 +161,7 @@ TEST(OpenAiResponse, UsageChunkOnlyOnRequest) {
   }
 }
 
-TEST(OpenAiResponse, CompletionLogprobsAreAlignedWithTheText) {
+TEST(OpenAiResponse, CompletionLogprobsAreParallelLists) {
   auto form = shape(false);
   form.logprobs = true;
   form.top_logprobs = 2;
@@ -172,6 +172,8 @@ TEST(OpenAiResponse, CompletionLogprobsAreAlignedWithTheText) {
   d.logprobs = {logprob(1, "A", std::nullopt), logprob(2, "\xc3", -1.0F, {{2, "\xc3", -1.0F}, {7, "\xff", -2.0F}}),
                 logprob(3, "\xa9", -INFINITY, {{3, "\xa9", -0.0F}, {5, "same", -1.0F}}),
                 logprob(4, "\xf0\x9f\x98\x80", NAN, {{5, "same", -1.0F}, {6, "same", -2.0F}}), logprob(5, "z", -0.5F)};
+  const std::vector<std::int64_t> offsets = {0, 1, 1, 2, 3};
+  for (std::size_t i = 0; i < offsets.size(); ++i) d.logprobs[i].text_offset = offsets[i];
   writer.collect(d);
   const Json choice = parsed(writer.whole({1, 4}))["choices"][0];
   const Json& logprobs = choice["logprobs"];
@@ -182,19 +184,6 @@ TEST(OpenAiResponse, CompletionLogprobsAreAlignedWithTheText) {
   EXPECT_EQ(logprobs["top_logprobs"][1].size(), 2U);
   EXPECT_EQ(logprobs["top_logprobs"][3], Json({{"same", -1.0}, {"\xf0\x9f\x98\x80", -9999.0}}));
   EXPECT_EQ(logprobs["top_logprobs"][4], Json({{"z", -0.5}})) << "the chosen token is always there";
-}
-
-TEST(OpenAiResponse, OffsetsContinueOverChunks) {
-  auto form = shape(false);
-  form.logprobs = true;
-  ResponseWriter writer(form);
-  writer.started({{{1}}});
-  auto first = delta(0, "ab", {1});
-  first.logprobs = {logprob(1, "ab", -1.0F)};
-  auto second = delta(0, "c", {2});
-  second.logprobs = {logprob(2, "c", -1.0F)};
-  EXPECT_EQ(parsed(*writer.chunk(first))["choices"][0]["logprobs"]["text_offset"], Json({0}));
-  EXPECT_EQ(parsed(*writer.chunk(second))["choices"][0]["logprobs"]["text_offset"], Json({2}));
 }
 
 TEST(OpenAiResponse, ChatLogprobsHaveBytes) {

@@ -98,6 +98,27 @@ def test_completion_echo(client, model):
     assert choice.logprobs.text_offset[0] == 0
 
 
+def test_text_offsets_count_the_text_that_the_client_has(client, model):
+    def offsets(**fields):
+        fields = dict(model=model, temperature=0, logprobs=0, **fields)
+        (whole,) = client.completions.create(**fields).choices
+        streamed = [chunk.choices[0] for chunk in client.completions.create(**fields, stream=True)]
+        assert "".join(choice.text for choice in streamed) == whole.text
+        places = [place for choice in streamed if choice.logprobs for place in choice.logprobs.text_offset]
+        assert places == whole.logprobs.text_offset
+        assert len(places) == len(whole.logprobs.tokens) and max(places) <= len(whole.text)
+        return list(zip(whole.logprobs.tokens, places)), whole.text
+
+    pairs, text = offsets(prompt="<|im_start|>user\nhié😀<|im_end|>\n", max_tokens=2, echo=True)
+    assert text.startswith("user\nhié😀\n") and pairs[0] == ("<|im_start|>", 0)
+    assert ("<|im_end|>", 9) in pairs
+    for token, place in pairs:
+        if not token.startswith(("<|im_", "bytes:")):
+            assert text[place : place + len(token)] == token
+    pairs, text = offsets(prompt=COUNTING, max_tokens=40, stop=", 12")
+    assert pairs[-1][1] == len(text)
+
+
 @pytest.mark.parametrize("stop", [" 12", ", 12", " 11, 12", "2, 13", ["12, 13", "12"]])
 def test_stop_strings_across_tokens(client, model, stop):
     fields = dict(model=model, prompt=COUNTING, temperature=0, max_tokens=40)
