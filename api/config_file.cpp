@@ -41,6 +41,8 @@ bool unquote(std::string_view& value) {
 
 Result<std::vector<ConfigEntry>> parse_config_text(std::string_view text) {
   std::vector<ConfigEntry> entries;
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   for (int number = 1; !text.empty(); ++number) {
     const auto end = std::min(text.find('\n'), text.size());
     const std::string_view line = trimmed(without_comment(trimmed(text.substr(0, end))));
@@ -57,6 +59,10 @@ Result<std::vector<ConfigEntry>> parse_config_text(std::string_view text) {
     std::string_view value = trimmed(line.substr(equals + 1));
     if (!unquote(value)) return invalid_argument(concat("line ", number, ": the quotes of '", key, "' do not match"));
     std::replace(key.begin(), key.end(), '_', '-');
+    const auto same = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.key == key; });
+    if (same != entries.end()) {
+      return invalid_argument(concat("line ", number, ": '", key, "' was already set in line ", same->line));
+    }
     entries.push_back({std::move(key), std::string(value), number});
   }
   return entries;

@@ -16,7 +16,8 @@ struct ConfigEntry {
 };
 
 // Comments begin with # or ; at the start of a line or after a blank, outside of quotes. Values may stand in "" or ''.
-// A section header may only be [serve]. Errors name the line.
+// A section header may only be [serve]; a key stands there once at most. Errors name the line. A byte order mark at the
+// start is skipped.
 [[nodiscard]] Result<std::vector<ConfigEntry>> parse_config_text(std::string_view text);
 
 }  // namespace hotset::api

@@ -34,8 +34,10 @@ Result<void> apply(const ServerOption& option, const std::string& source, const 
 Result<void> apply_file(const std::string& path, ServerConfig& config) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return invalid_argument(concat("The configuration file ", path, " can't be read, or is empty."), "--config");
+  // << calls it a failure when there is nothing to copy.
+  const bool empty = file && file.peek() == std::ifstream::traits_type::eof() && !file.bad();
+  if (!empty && (!file || !(text << file.rdbuf()))) {
+    return invalid_argument(concat("The configuration file ", path, " can't be read."), "--config");
   }
   const auto entries = parse_config_text(text.str());
   if (!entries) return invalid_argument(concat(path, ", ", entries.error().message, "."), "--config");

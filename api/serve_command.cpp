@@ -7,6 +7,7 @@
 #include "actors/serving_system.h"
 #include "api/http_server.h"
 #include "api/openai_service.h"
+#include "api/server_options.h"
 #include "api/signal_watcher.h"
 #include "api/version.h"
 #include "core/clock.h"
@@ -57,6 +58,7 @@ HttpServerConfig http_config(const ServerConfig& config) {
 int serve(const ServerConfig& config) {
   SignalWatcher signals(milliseconds(config.drain_timeout_ms) + kHangTime);
   set_log_level(log_level(config.log_level));
+  if (const auto warning = config_warning(config)) log_warn(*warning);
   raise_descriptor_limit(config.max_connections);
 
   MetricsRegistry metrics;
@@ -79,6 +81,7 @@ int serve(const ServerConfig& config) {
     return 1;
   }
   const auto system = std::move(started).value();
+  log_info("Serving ", system->info().summary);
   service.set_system(system.get());
   log_info("Ready: http://", server->address(), "/v1");
 

@@ -165,4 +165,11 @@ Result<void> check_server_config(const ServerConfig& config) {
   return {};
 }
 
+std::optional<std::string> config_warning(const ServerConfig& config) {
+  if (config.kv_mode != KvModeChoice::kHot || (config.algorithm != "auto" && config.algorithm != "dense")) {
+    return std::nullopt;
+  }
+  return "--kv-mode hot has no effect: with dense attention (--algorithm auto or dense) no sequence can go hot.";
+}
+
 }  // namespace hotset::api

@@ -180,7 +180,29 @@ TEST_F(OptionsTest, BadFilesNameTheLine) {
   EXPECT_NE(failure({"--config", write("[http]\nport = 1\n")}).find("line 1: there is no section [http]"),
             std::string::npos);
   EXPECT_NE(failure({"--config", write("host = \"a\n")}).find("line 1: the quotes"), std::string::npos);
+  EXPECT_NE(failure({"--config", write("max-batch = 1\nport = 2\nmax_batch = 1\n")})
+                .find("line 3: 'max-batch' was already set in line 1"),
+            std::string::npos);
   EXPECT_NE(failure({"--config", (folder_ / "absent.toml").string()}).find("can't be read"), std::string::npos);
+  EXPECT_NE(failure({"--config", folder_.string()}).find("can't be read"), std::string::npos);
+}
+
+TEST_F(OptionsTest, AnEmptyFileAndAByteOrderMarkAreFine) {
+  EXPECT_EQ(serve({"--config", write("")}).port, ServerConfig{}.port);
+  EXPECT_EQ(serve({"--config", write("# nothing\n")}).port, ServerConfig{}.port);
+  EXPECT_EQ(serve({"--config", write("\xef\xbb\xbfport = 7\n")}).port, 7);
+  EXPECT_EQ(serve({"--config", write("\xef\xbb\xbf")}).port, ServerConfig{}.port);
+}
+
+TEST_F(OptionsTest, HotModeWithoutSelectionIsWarnedOf) {
+  const auto warning = config_warning(serve({"--kv-mode", "hot"}));
+  ASSERT_TRUE(warning.has_value());
+  EXPECT_NE(warning->find("--kv-mode hot"), std::string::npos);
+  EXPECT_NE(warning->find("--algorithm"), std::string::npos);
+  EXPECT_TRUE(config_warning(serve({"--kv-mode", "hot", "--algorithm", "dense"})).has_value());
+  EXPECT_FALSE(config_warning(serve({"--kv-mode", "hot", "--algorithm", "streaming"})).has_value());
+  EXPECT_FALSE(config_warning(serve({"--kv-mode", "auto"})).has_value());
+  EXPECT_FALSE(config_warning(serve({})).has_value());
 }
 
 TEST_F(OptionsTest, Sizes) {

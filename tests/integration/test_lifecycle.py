@@ -126,10 +126,18 @@ def test_flag_before_environment_before_file_before_default(tmp_path):
 
 def test_start_up_line_and_version(tmp_path):
     with Server(tmp_path / "line.log", "--device-kv-tokens", 512, model=TINY) as server:
-        assert "tiny-llama" in server.log() and "512" in server.log()
+        line, = (line for line in server.log().splitlines() if "Serving model" in line)
+        assert "tiny-llama" in line and "device pool 512 tokens" in line and "kv mode auto" in line
+        assert "has no effect" not in server.log()
         assert server.get("/version").json()["version"]
     version = subprocess.run([BINARY, "version"], capture_output=True, text=True, timeout=20, check=True)
     assert version.stdout.strip()
+
+
+def test_hot_mode_that_nothing_can_use_is_warned_of(tmp_path):
+    with Server(tmp_path / "warning.log", "--kv-mode", "hot", model=TINY) as server:
+        (warning,) = (line for line in server.log().splitlines() if "[warning] --kv-mode hot" in line)
+        assert "--algorithm" in warning
 
 
 def test_default_model_is_found_without_model(tmp_path):
