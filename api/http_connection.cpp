@@ -130,7 +130,7 @@ void Connection::on_read_failed() {
 void Connection::process() {
   switch (phase_) {
     case Phase::kIdle:
-      if (buffer_.size() == 0) {
+      if (!skip_empty_lines()) {
         read();
         return;
       }
@@ -168,6 +168,15 @@ void Connection::process() {
   }
 }
 
+// Some clients send a line break too many after a body. False: nothing of a request is there yet.
+bool Connection::skip_empty_lines() {
+  const auto received = [this] {
+    return std::string_view(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  };
+  while (received().starts_with("\r\n")) buffer_.consume(2);
+  return !received().empty() && received() != "\r";
+}
+
 void Connection::parse() {
   while (!parser_->is_done()) {
     error_code error;
@@ -199,6 +208,12 @@ bool Connection::accept_head() {
   http10_ = parser_->get().version() < 11;
   close_after_ = !parser_->keep_alive() || beyond_limit_ || context_.draining;
   head_only_ = head_.method == "HEAD";
+  const auto hosts = std::count_if(head_.headers.begin(), head_.headers.end(),
+                                   [](const auto& field) { return field.first == "host"; });
+  if (hosts > 1 || (hosts == 0 && !http10_)) {
+    refuse(400, "An HTTP/1.1 request has exactly one Host header.");
+    return false;
+  }
   const auto transfer = head_.header("transfer-encoding");
   if (!transfer.empty() && (http10_ || !same_ignoring_case(transfer, "chunked"))) {
     refuse(400, "The only transfer encoding that this server reads is 'chunked', in HTTP/1.1.");

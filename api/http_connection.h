@@ -67,6 +67,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_read(std::size_t bytes);
   void on_read_failed();
   void process();
+  [[nodiscard]] bool skip_empty_lines();
   void parse();
   bool accept_head();  // false: the request was answered already
   void dispatch();

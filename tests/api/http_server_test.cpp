@@ -49,9 +49,9 @@ TEST_F(HttpServerTest, KeepsTheConnectionAndAnswersAPipelineInOrder) {
   start();
   auto c = client();
   std::string pipeline;
-  for (int i = 0; i < 200; ++i) pipeline += "GET /health HTTP/1.1\r\n\r\n";
-  pipeline += "POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(kCompletion.size()) + "\r\n\r\n" +
-              std::string(kCompletion) + "GET /version HTTP/1.1\r\n\r\n";
+  for (int i = 0; i < 200; ++i) pipeline += "GET /health HTTP/1.1\r\nHost: h\r\n\r\n";
+  pipeline += "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: " + std::to_string(kCompletion.size()) +
+              "\r\n\r\n" + std::string(kCompletion) + "GET /version HTTP/1.1\r\nHost: h\r\n\r\n";
   ASSERT_TRUE(c.send(pipeline));
   for (int i = 0; i < 200; ++i) ASSERT_EQ(c.answer().status, 200);
   EXPECT_NE(c.answer().body.find("one two three"), std::string::npos);
@@ -87,14 +87,14 @@ TEST_F(HttpServerTest, BodyLimitHoldsForLengthAndChunks) {
   config.max_body_bytes = 1000;
   start(config);
   auto declared = client();
-  declared.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  declared.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
   const auto refused = declared.answer();
   EXPECT_EQ(refused.status, 413);
   EXPECT_NE(error_message(refused).find("--max-body"), std::string::npos);
   EXPECT_TRUE(refused.has_header("connection: close"));
 
   auto chunked = client();
-  chunked.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string piece = "c8\r\n" + std::string(200, ' ') + "\r\n";
   for (int i = 0; i < 6; ++i) chunked.send(piece);
   EXPECT_EQ(chunked.answer().status, 413);
@@ -104,7 +104,7 @@ TEST_F(HttpServerTest, ChunkedBodyIsRead) {
   system_.automatic = true;
   start();
   auto c = client();
-  c.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  c.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
   c.send("5\r\n{\"pro\r\n");
   c.send("9;x=y\r\nmpt\":\"a\"}\r\n0\r\n\r\n");
   EXPECT_EQ(c.answer().status, 200);
@@ -115,8 +115,10 @@ TEST_F(HttpServerTest, LongFormBodyOfCurlIsRead) {
   start();
   auto c = client();
   const std::string body = R"({"prompt":")" + std::string(300'000, 'a') + "\"}";
-  c.send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body);
+  c.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: "
+      "application/x-www-form-urlencoded\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
   EXPECT_EQ(c.answer().status, 200);
 }
 
@@ -124,7 +126,7 @@ TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
   system_.automatic = true;
   start();
   auto c = client();
-  c.send("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
+  c.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: " +
          std::to_string(kCompletion.size()) + "\r\n\r\n");
   EXPECT_EQ(c.head().status, 100);
   c.send(kCompletion);
@@ -134,16 +136,18 @@ TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
 TEST_F(HttpServerTest, BrokenFramingIsRefusedAndClosed) {
   start();
   const std::pair<const char*, int> cases[] = {
-      {"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nContent-Length: -2\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", 400},
-      {"POST /v1/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx", 415},
-      {"POST /v1/completions HTTP/1.1\r\nExpect: magic\r\nContent-Length: 2\r\n\r\nxx", 417},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: -2\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx", 415},
+      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nExpect: magic\r\nContent-Length: 2\r\n\r\nxx", 417},
+      {"GET /health HTTP/1.1\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
       {"hello\r\n\r\n", 400},
       {"GET /health HTTP/3.0\r\n\r\n", 505},
   };
@@ -157,17 +161,43 @@ TEST_F(HttpServerTest, BrokenFramingIsRefusedAndClosed) {
   }
 }
 
+TEST_F(HttpServerTest, EmptyLinesBeforeARequestAreIgnored) {
+  system_.automatic = true;
+  start();
+  auto c = client();
+  for (const char* before : {"", "\r\n", "\r\n\r\n\r\n"}) {
+    c.send(std::string(before) + "GET /health HTTP/1.1\r\nHost: h\r\n\r\n");
+    EXPECT_EQ(c.answer().status, 200) << before;
+  }
+  // After a body, and split between its two bytes.
+  c.post("/v1/completions", kCompletion);
+  c.send("\r");
+  EXPECT_EQ(c.answer().status, 200);
+  c.send("\nGET /version HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(c.answer().status, 200);
+  c.send("\rGET /health HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(c.answer().status, 400);
+}
+
+TEST_F(HttpServerTest, HttpOneZeroNeedsNoHost) {
+  start();
+  auto c = client();
+  c.send("GET /health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(c.answer().status, 200);
+}
+
 TEST_F(HttpServerTest, HeadersAreBounded) {
   start();
   auto many = client();
-  many.send("GET /health HTTP/1.1\r\n");
+  many.send("GET /health HTTP/1.1\r\nHost: h\r\n");
   for (int i = 0; i < 2000; ++i) many.send("X-Field: 0123456789\r\n");
   EXPECT_EQ(many.answer().status, 431);
   auto line = client();
-  line.send("GET /health HTTP/1.1\r\nX: " + std::string(100'000, 'a'));
+  line.send("GET /health HTTP/1.1\r\nHost: h\r\nX: " + std::string(100'000, 'a'));
   EXPECT_EQ(line.answer().status, 431);
   auto extension = client();
-  extension.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(200'000, 'a'));
+  extension.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1;" +
+                 std::string(200'000, 'a'));
   EXPECT_EQ(extension.answer().status, 400);
 }
 
@@ -176,14 +206,14 @@ TEST_F(HttpServerTest, SlowHeaderIsCutOffWhileOthersAreServed) {
   config.request_timeout = milliseconds(200);
   start(config);
   auto slow = client();
-  slow.send("GET /health HTTP/1.1\r\nX: ");
+  slow.send("GET /health HTTP/1.1\r\nHost: h\r\nX: ");
   auto other = client();
   other.get("/health");
   EXPECT_EQ(other.answer().status, 200);
   EXPECT_EQ(slow.answer().status, 408);
   EXPECT_TRUE(slow.closed());
   auto body = client();
-  body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 10\r\n\r\n{");
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{");
   EXPECT_EQ(body.answer().status, 408);
 }
 
