@@ -10,11 +10,10 @@ import pytest
 
 from compare import assert_close, assert_same_until_near_tie
 from conftest import expected
-from hotset_server import FIXTURES, Server
+from hotset_server import DEFAULT_MODEL, FIXTURES, REPOSITORY, Server
 
 MODELS = ["tiny-llama", "tiny-qwen3"]
 STREAMING = ["--algorithm", "streaming", "--sparse-block", 16, "--sparse-window", 112, "--sparse-threshold", 0]
-STREAMING += ["--host-kv", "64MiB"]  # by default it follows the device pool, too small for the longest conversations
 RING_AND_SLACK_AND_BLOCK = 128 + 64 + 16
 # Prompt and output lengths: together they cross 63/64/65, 511/512/513 and 1,000.
 LENGTHS = [(1, 70), (62, 8), (63, 8), (64, 8), (65, 8), (200, 24), (500, 24), (511, 8), (512, 8), (513, 8), (996, 16), (1300, 24)]
@@ -97,6 +96,25 @@ def test_hot_agrees_with_the_reference(model, logs):
                 assert server.metric(MISSES) > 0
     print(f"{compared} of {2 * 3 * 24} tokens compared")
     assert compared > 100
+
+
+def test_default_model_hot_equals_resident(logs):
+    """A real model, text in and out, greedy and sampled, four conversations at once in a pool of two."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    requests = [
+        {"prompt": text[:characters], "max_tokens": 32, "temperature": temperature, "seed": 5, "logprobs": 2, "ignore_eos": True}
+        for characters, temperature in ((60, 0), (900, 0.8), (2500, 0), (4000, 0.8))
+    ]
+
+    def answers(mode, device_tokens, workers):
+        options = [*STREAMING, "--kv-mode", mode, "--device-kv-tokens", device_tokens]
+        with Server(logs / f"default-{mode}.log", *options, model=DEFAULT_MODEL) as server:
+            with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+                choices = list(pool.map(lambda fields: server.completion(**fields)["choices"][0], requests))
+            assert (server.metric(MISSES) > 0) == (mode == "hot")
+            return [(choice["text"], choice["logprobs"]) for choice in choices]
+
+    assert answers("hot", 1024, 4) == answers("resident", 8192, 1)
 
 
 @pytest.fixture(scope="module")
