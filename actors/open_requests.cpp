@@ -28,6 +28,7 @@ std::shared_ptr<ResponseSink> OpenRequests::take(RequestHandle handle) {
 std::vector<std::shared_ptr<ResponseSink>> OpenRequests::take_all() {
   std::vector<std::shared_ptr<ResponseSink>> out;
   const std::lock_guard lock(mutex_);
+  out.reserve(sinks_.size());
   for (auto& [handle, sink] : sinks_) out.push_back(std::move(sink));
   sinks_.clear();
   empty_.notify_all();

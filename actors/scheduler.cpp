@@ -207,6 +207,7 @@ std::vector<SequenceEvent> Scheduler::fail_all(const Error& error) {
   if (asked_) released_.push_back(*asked_);
   released_.insert(released_.end(), running_.begin(), running_.end());
   std::vector<SequenceEvent> events;
+  events.reserve(all.size());
   for (const SequenceId id : all) {
     events.push_back({.id = id, .prompt_logprobs = {}, .tokens = {}, .end = SequenceEnd::kFailed, .error = error});
   }

@@ -122,7 +122,7 @@ class FakeServingSystem : public actors::ServingSystem {
         sink.on_delta(std::move(delta));
       }
     }
-    sink.on_finished({2 * static_cast<std::int64_t>(request.prompts.size()), 3 * choices});
+    sink.on_finished({2 * static_cast<std::int64_t>(request.prompts.size()), std::int64_t{3} * choices});
   }
 
  private:

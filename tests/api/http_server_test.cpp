@@ -19,7 +19,7 @@ constexpr std::string_view kStream = R"({"prompt":"x","max_tokens":5,"stream":tr
 
 class HttpServerTest : public ::testing::Test {
  protected:
-  void start(HttpServerConfig config = {}, ServiceConfig service_config = {}) {
+  void start(const HttpServerConfig& config = {}, ServiceConfig service_config = {}) {
     service_ = std::make_unique<OpenAiService>(std::move(service_config), metrics_, clock_);
     service_->set_system(&system_);
     auto server = HttpServer::start(config, *service_, metrics_);
