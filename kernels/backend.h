@@ -1,6 +1,6 @@
-// The launchers: everything the model asks of a device. kernels/cpu implements them (the embedded default and the oracle
-// of every other backend). Each call is ordered after the previous ones of the same backend; the CPU one returns when the
-// work is done.
+// The launchers: everything the model asks of a device. kernels/cpu implements them (the embedded default and the
+// oracle of every other backend). Each call is ordered after the previous ones of the same backend; the CPU one returns
+// when the work is done.
 //
 // Rules that hold for every launcher:
 // - float32 accumulation. A result row depends on its own inputs only, bit for bit: not on the number of rows in the
@@ -32,7 +32,7 @@ class PackedMatrix {
 
 // out[t, :] = table[tokens[t], :].
 struct EmbedParams {
-  const PackedMatrix* table = nullptr;  // [vocabulary, hidden]
+  const PackedMatrix* table = nullptr;   // [vocabulary, hidden]
   const std::int32_t* tokens = nullptr;  // [count], each in [0, vocabulary)
   std::int64_t count = 0;
   float* out = nullptr;  // [count, hidden]
@@ -41,9 +41,9 @@ struct EmbedParams {
 // out[r, :] = in[r, :] * weight / sqrt(mean(in[r, :]^2) + epsilon). in may equal out.
 // With `width` = head_dim and rows = tokens * heads it is the QK-norm.
 struct RmsNormParams {
-  const float* in = nullptr;  // [rows, width]
+  const float* in = nullptr;      // [rows, width]
   const float* weight = nullptr;  // [width]
-  float* out = nullptr;  // [rows, width]
+  float* out = nullptr;           // [rows, width]
   std::int64_t rows = 0;
   std::int64_t width = 0;
   float epsilon = 1e-6F;
@@ -56,7 +56,7 @@ struct RopeParams {
   float* x = nullptr;  // [rows, heads, head_dim]; row stride in floats below
   std::int64_t row_stride = 0;
   const std::int64_t* positions = nullptr;  // [rows]
-  const float* inv_freq = nullptr;  // [rotary_dim / 2]
+  const float* inv_freq = nullptr;          // [rotary_dim / 2]
   std::int64_t rows = 0;
   std::int32_t heads = 0;
   std::int32_t head_dim = 0;
@@ -66,10 +66,10 @@ struct RopeParams {
 
 // y[m, :] = x[m, :] W^T (+ bias) (+ y[m, :] when accumulate).
 struct MatmulParams {
-  const float* x = nullptr;  // [m, K], rows contiguous
+  const float* x = nullptr;              // [m, K], rows contiguous
   const PackedMatrix* weight = nullptr;  // [N, K]
-  const float* bias = nullptr;  // [N] or null
-  float* y = nullptr;  // [m, N]; row stride in floats below (0 = N)
+  const float* bias = nullptr;           // [N] or null
+  float* y = nullptr;                    // [m, N]; row stride in floats below (0 = N)
   std::int64_t y_stride = 0;
   std::int64_t m = 0;
   bool accumulate = false;
@@ -78,8 +78,8 @@ struct MatmulParams {
 // out[r, c] = silu(gate[r, c]) * up[r, c], silu(x) = x / (1 + exp(-x)). out may equal gate.
 struct SiluGateParams {
   const float* gate = nullptr;  // [rows, width]
-  const float* up = nullptr;  // [rows, width]
-  float* out = nullptr;  // [rows, width]
+  const float* up = nullptr;    // [rows, width]
+  float* out = nullptr;         // [rows, width]
   std::int64_t rows = 0;
   std::int64_t width = 0;
 };
@@ -97,23 +97,23 @@ struct StoreRowsParams {
 // Page I/O: copies `count` pieces of `bytes` each, e.g. missing rows from the host pool into their slots.
 struct CopyParams {
   const std::byte* const* sources = nullptr;  // [count]
-  std::byte* const* targets = nullptr;  // [count]
+  std::byte* const* targets = nullptr;        // [count]
   std::int64_t count = 0;
   std::int64_t bytes = 0;
 };
 
-// Decode attention of `rows` queries, each over its own list of physical slots. The same call serves dense (all slots in
-// ascending position) and sparse (the selection, ascending); resident and hot differ only in the numbers in the list.
-// Softmax and sums run in tiles of 64 list entries (by rank), combined in order; a -1 leaves a hole of weight 0.
+// Decode attention of `rows` queries, each over its own list of physical slots. The same call serves dense (all slots
+// in ascending position) and sparse (the selection, ascending); resident and hot differ only in the numbers in the
+// list. Softmax and sums run in tiles of 64 list entries (by rank), combined in order; a -1 leaves a hole of weight 0.
 // A list without a valid entry gives zeros.
 struct SlotAttentionParams {
   KvGeometry geometry;
   const float* q = nullptr;  // [rows, heads * head_dim]; row stride in floats below
   std::int64_t q_stride = 0;
-  const std::byte* pool = nullptr;  // base of the device pool; row of slot s lies at pool + s * row_bytes
-  const std::int64_t* slots = nullptr;  // concatenated lists
+  const std::byte* pool = nullptr;             // base of the device pool; row of slot s lies at pool + s * row_bytes
+  const std::int64_t* slots = nullptr;         // concatenated lists
   const std::int64_t* slot_offsets = nullptr;  // [rows + 1]
-  float* out = nullptr;  // [rows, heads * head_dim]
+  float* out = nullptr;                        // [rows, heads * head_dim]
   std::int64_t rows = 0;
   std::int32_t heads = 0;
   float scale = 1.0F;  // multiplies q.k
@@ -157,7 +157,7 @@ struct TopKParams {
   const std::int64_t* lengths = nullptr;  // [rows], each <= stride
   std::int64_t rows = 0;
   std::int32_t k = 0;
-  std::int32_t* out = nullptr;  // [rows, k]; unused entries are -1
+  std::int32_t* out = nullptr;     // [rows, k]; unused entries are -1
   std::int32_t* counts = nullptr;  // [rows] = min(k, length)
 };
 
