@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include <istream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>

@@ -1,6 +1,7 @@
 // The expression half of the parser; also owns the token stream and the table of names.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <unordered_map>

@@ -2,6 +2,8 @@
 
 #include <unicode/uchar.h>
 
+#include <algorithm>
+
 #include "model/tokenizer/utf8.h"
 
 namespace hotset::model {

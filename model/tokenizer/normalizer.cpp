@@ -4,6 +4,8 @@
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
 
+#include <cstdint>
+
 #include "model/tokenizer/utf8.h"
 
 namespace hotset::model {

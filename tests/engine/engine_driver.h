@@ -2,6 +2,7 @@
 // planned as the scheduler would (one decode row each, prompt chunks at multiples of the chunk).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
