@@ -103,6 +103,10 @@ std::string_view architecture_name(Architecture architecture) {
     case Architecture::kMistral: return "mistral";
     case Architecture::kQwen2: return "qwen2";
     case Architecture::kQwen3: return "qwen3";
+    case Architecture::kDeepseekV2: return "deepseek_v2";
+    case Architecture::kDeepseekV3: return "deepseek_v3";
+    case Architecture::kDeepseekV32: return "deepseek_v32";
+    case Architecture::kGlmMoeDsa: return "glm_moe_dsa";
   }
   check_failed(__FILE__, __LINE__, "architecture", "not a value of the enum");
 }
