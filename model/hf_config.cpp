@@ -215,6 +215,12 @@ void parse_flags(JsonOptions& options, ModelConfig& config) {
     case Architecture::kMistral:
       if (bias && !config.qkv_bias) options.unsupported("attention_bias", "is not supported for this architecture");
       break;
+    case Architecture::kDeepseekV2:
+    case Architecture::kDeepseekV3:
+    case Architecture::kDeepseekV32:
+    case Architecture::kGlmMoeDsa:
+      if (bias) options.unsupported("attention_bias", "is not supported for this architecture");
+      break;
   }
   if (config.architecture != Architecture::kLlama && options.boolean("mlp_bias").value_or(false)) {
     options.unsupported("mlp_bias", "is not supported for this architecture");
