@@ -138,6 +138,9 @@ std::vector<ServerOption> make_options() {
        integer(&C::sparse_threshold, 0, kManyTokens)},
       {"hot-ring", kSelection, "TOKENS", "Newest tokens kept on the device in hot mode (default: max(128, window))",
        integer(&C::hot_ring, 1, kManyTokens)},
+      {"trace-selections", kSelection, "FILE",
+       "Record every selection in this file, for hotset inspect and hotset replay (default: none)",
+       text(&C::trace_selections)},
 
       {"log-level", kLog, "LEVEL", "debug, info, warn, error or off (default: info)",
        word(&C::log_level, {"debug", "info", "warn", "error", "off"})},

@@ -48,6 +48,7 @@ struct ServerConfig {
   std::int64_t sparse_window = 64;
   std::int64_t sparse_threshold = 4096;
   std::optional<std::int64_t> hot_ring;  // default: max(128, window)
+  std::string trace_selections;          // file that every selection is recorded in; empty: none
 
   std::string log_level = "info";
 };

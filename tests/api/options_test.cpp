@@ -94,7 +94,8 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
                              "10",        "--log-level",
                              "debug",     "--model-name",
                              "n",         "--content-special-tokens",
-                             "off"});
+                             "off",       "--trace-selections",
+                             "t.trace"});
   EXPECT_EQ(config.model, "m.gguf");
   EXPECT_EQ(config.host, "::1");
   EXPECT_EQ(config.port, 9);
@@ -122,6 +123,7 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.model_name, "n");
   EXPECT_FALSE(config.content_special_tokens);
+  EXPECT_EQ(config.trace_selections, "t.trace");
 }
 
 TEST_F(OptionsTest, DefaultsInTheHelpAreTheRealOnes) {
