@@ -20,6 +20,8 @@ HOMES = [
     ("Boost.Asio", r"boost/asio", r"(api|storage)/"),
     ("spdlog", r"spdlog/", r"core/log[^/]*$"),
     ("prometheus-cpp", r"prometheus/", r"core/metrics[^/]*$"),
+    ("Eigen", r"Eigen/", r"sparse/"),
+    ("xxHash", r"xxhash", r"core/content_hash[^/]*$"),
     ("CUDA", r"(cuda|cublas|cudnn|nccl|cub/|cooperative_groups|mma\.h|nvtx)", r"kernels/cuda/"),
 ]
 NOT_IN_CUDA_SOURCES = r"(caf/|spdlog/|fmt/|nlohmann/)"

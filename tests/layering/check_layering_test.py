@@ -11,6 +11,8 @@ GOOD = {
     "storage/store.cpp": "#include <boost/asio.hpp>\n#include \"kernels/backend.h\"\n",
     "api/server.cpp": "#include <boost/beast.hpp>\n#include <httplib.h>\n#include \"actors/requests.h\"\n",
     "actors/gateway.cpp": "#include <caf/all.hpp>\n#include <vector>\n#include \"model/sampler.h\"\n",
+    "sparse/basis.cpp": "#include <Eigen/Dense>\n",
+    "core/content_hash.cpp": "#include <xxhash.h>\n",
     "kernels/cuda/diff.cu": "#include <cuda_runtime.h>\n#include \"core/ids.h\"\n",
     "tests/core/log_test.cpp": "#include <caf/all.hpp>\n#include \"api/server.h\"\n",
 }
@@ -28,6 +30,8 @@ BAD = [
     ("model/c.cpp", "#include <boost/asio.hpp>", "Boost.Asio does not belong here"),
     ("core/config.cpp", "#include <spdlog/spdlog.h>", "spdlog does not belong here"),
     ("api/b.cpp", "#include <prometheus/registry.h>", "prometheus-cpp does not belong here"),
+    ("model/d.cpp", "#include <Eigen/Dense>", "Eigen does not belong here"),
+    ("storage/b.cpp", "#include <xxhash.h>", "xxHash does not belong here"),
     ("kernels/cpu/a.cpp", "#include <cuda_runtime.h>", "CUDA does not belong here"),
     ("kernels/cuda/a.cu", "#include <nlohmann/json.hpp>", "a CUDA source must not include"),
     ("tests/kernels/a.cu", "#include <spdlog/spdlog.h>", "a CUDA source must not include"),
