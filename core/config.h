@@ -47,8 +47,10 @@ struct ServerConfig {
   std::int64_t sparse_block = 16;
   std::int64_t sparse_window = 64;
   std::int64_t sparse_threshold = 4096;
-  std::optional<std::int64_t> hot_ring;  // default: max(128, window)
-  std::string trace_selections;          // file that every selection is recorded in; empty: none
+  std::optional<std::int64_t> hot_ring;    // default: max(128, window)
+  std::optional<std::int64_t> index_rank;  // low-rank index keys; default: by head dimension
+  std::string cache_dir;         // what is kept between starts; empty: $XDG_CACHE_HOME/hotset, ~/.cache/hotset
+  std::string trace_selections;  // file that every selection is recorded in; empty: none
 
   std::string log_level = "info";
 };
