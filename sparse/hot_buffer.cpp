@@ -77,7 +77,7 @@ void HotBuffer::diff(std::span<const std::int32_t> selected, std::int64_t newest
     IndexEntry& entry = find_or_add(selected[i]);
     if (entry.selected) continue;
     entry.selected = true;
-    if (first + block_tokens > newest_position + 1 - shape_.ring_recent) {
+    if (shape_.overlaps_newest(selected[i], newest_position)) {
       out.slot_of[i] = static_cast<std::int32_t>(shape_.hot_blocks + first % ring_tokens / block_tokens);
       ++out.ring_hits;
     } else if (entry.slot >= 0) {
@@ -85,9 +85,7 @@ void HotBuffer::diff(std::span<const std::int32_t> selected, std::int64_t newest
       use_of_slot_[static_cast<std::size_t>(entry.slot)] = Use::kHit;
       ++out.hits;
     } else {
-      // The ring holds the newest C rows. Blocks and the ring are aligned to B, so a block is in it whole or not at
-      // all.
-      const bool in_ring = first > newest_position - ring_tokens;
+      const bool in_ring = shape_.in_ring(selected[i], newest_position);
       out.misses.push_back({selected[i], -1, in_ring ? MissSource::kRing : MissSource::kHost});
       miss_entries_.push_back(static_cast<std::int32_t>(i));
     }

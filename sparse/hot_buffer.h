@@ -19,6 +19,16 @@ struct HotBufferShape {
   std::int32_t ring_recent = 0;   // R: the newest tokens that are always on the device
   std::int32_t ring_tokens = 0;   // C = R + 64, rounded up to a multiple of B
 
+  // `newest`: the newest position, >= the block's first. Whether any token of the block is among the newest R.
+  [[nodiscard]] bool overlaps_newest(std::int32_t block, std::int64_t newest) const {
+    return (block + std::int64_t{1}) * block_tokens > newest + 1 - ring_recent;
+  }
+  // Whether the ring, which holds the newest C rows, holds the block's. Blocks and the ring are aligned to B, so a
+  // block is in it whole or not at all.
+  [[nodiscard]] bool in_ring(std::int32_t block, std::int64_t newest) const {
+    return std::int64_t{block} * block_tokens > newest - ring_tokens;
+  }
+
   bool operator==(const HotBufferShape&) const = default;
 };
 
