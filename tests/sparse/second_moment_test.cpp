@@ -16,13 +16,13 @@ namespace {
 
 using Square = std::vector<std::vector<double>>;
 
-struct Eigen {
+struct EigenPairs {
   std::vector<double> values;  // falling
   Square vectors;              // [i] belongs to values[i], sign by the rule of the basis
 };
 
 // Zeroes each off-diagonal entry by a rotation, over and over, until nothing is left.
-Eigen jacobi(Square a) {
+EigenPairs jacobi(Square a) {
   const std::size_t n = a.size();
   Square v(n, std::vector<double>(n));
   for (std::size_t i = 0; i < n; ++i) v[i][i] = 1;
@@ -51,7 +51,7 @@ Eigen jacobi(Square a) {
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](auto i, auto j) { return a[i][i] > a[j][j]; });
-  Eigen out;
+  EigenPairs out;
   for (const std::size_t column : order) {
     out.values.push_back(a[column][column]);
     std::vector<double> vector(n);
@@ -168,7 +168,7 @@ TEST(IndexBasisOf, EqualsASlowSolver) {
         for (std::int32_t i = 0; i < dim; ++i) {
           for (std::int32_t j = 0; j <= i; ++j) full[i][j] = full[j][i] = lower[static_cast<std::size_t>(i * dim + j)];
         }
-        const Eigen slow = jacobi(full);
+        const EigenPairs slow = jacobi(full);
         double leading = 0;
         for (std::int32_t column = 0; column < dim; ++column) {
           if (column < half.value().rank) leading += slow.values[column];
