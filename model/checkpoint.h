@@ -7,7 +7,22 @@
 //   ".o_proj" [hidden, heads * head_dim], with qk_norm ".q_norm", ".k_norm" [head_dim],
 //   "layers.N.mlp.gate_proj", ".up_proj" [intermediate, hidden], ".down_proj" [hidden, intermediate];
 //   a bias is the matrix's name with ".bias" [rows].
-// Rows of q_proj and k_proj (and their biases) are always in half-split RoPE order: kernels::RopeParams.
+// With latent attention (config.latent) a layer has instead of q_proj, k_proj and v_proj
+//   "layers.N.self_attn.q_a_proj" [q_rank, hidden], ".q_a_layernorm" [q_rank],
+//   ".q_b_proj" [heads * (nope_dim + rope_dim), q_rank], or where q_rank is 0 ".q_proj" [the same rows, hidden],
+//   ".kv_a_proj_with_mqa" [kv_rank + rope_dim, hidden], ".kv_a_layernorm" [kv_rank],
+//   ".kv_b_proj" [heads * (nope_dim + value_dim), kv_rank], each head's nope rows before its value rows;
+//   ".o_proj" is [hidden, heads * value_dim];
+// with an indexer, in its full layers only,
+//   "layers.N.self_attn.indexer.wq_b" [index heads * index dim, q_rank], ".wk" [index dim, hidden],
+//   ".k_norm", ".k_norm.bias" [index dim], ".weights_proj" [index heads, hidden];
+// and a layer with experts instead of its dense MLP
+//   "layers.N.mlp.gate" [count, hidden], with correction_bias "layers.N.mlp.gate.e_score_correction_bias" [count],
+//   "layers.N.mlp.experts.E.gate_proj", ".up_proj" [expert's intermediate, hidden], ".down_proj" [hidden, expert's
+//   intermediate], with shared > 0 "layers.N.mlp.shared_experts.gate_proj", ... of shared * expert's intermediate.
+// Rows that RoPE turns (and their biases and norms) are always in half-split order, kernels::RopeParams, whatever order
+// the file has: those of q_proj and k_proj; the last rope_dim rows of each head of q_b_proj (or q_proj) and of
+// kv_a_proj_with_mqa; the first rope_dim rows of each head of indexer.wq_b, of indexer.wk and of indexer.k_norm.
 // With tied embeddings "lm_head" is "embed_tokens", also where the file holds a redundant copy.
 #pragma once
 
@@ -52,13 +67,28 @@ struct TensorInfo {
   std::vector<std::int64_t> shape;  // outermost first: a matrix is [rows, cols]
 };
 
+// Rows that lie in adjacent-pair RoPE order, (0, 1), (2, 3), ...: in each head those from `first` on, `count` of them.
+struct AdjacentPairs {
+  std::int64_t heads = 0;
+  std::int64_t head_rows = 0;  // all rows of a head: heads * head_rows is the tensor's outermost dimension
+  std::int64_t first = 0;
+  std::int64_t count = 0;  // even, >= 2
+};
+
+// The scales of a matrix in FP8, one for each block of 128 x 128 (model/float_conversion.h).
+struct BlockScales {
+  kernels::WeightType type = kernels::WeightType::kF32;  // or F16, BF16
+  std::span<const std::byte> data;
+};
+
 // A tensor of a checkpoint, filled in by the reader of its format.
 struct StoredTensor {
   std::string file_name;                    // the file's name of it, for messages
   TensorInfo info;                          // of this tensor; where the file stacks several, of the part
-  std::optional<kernels::WeightType> type;  // null: a type that can't be used as a weight
-  std::span<const std::byte> data;          // exactly as many bytes as type and shape say
-  std::int32_t adjacent_pair_heads = 0;     // > 0: rows lie in adjacent-pair RoPE order, in this many heads
+  std::optional<kernels::WeightType> type;  // as it is handed out; null: a type that can't be used as a weight
+  std::span<const std::byte> data;          // exactly as many bytes as type and shape say; with scales one each
+  std::optional<AdjacentPairs> pairs;       // null: rows are as they shall be
+  std::optional<BlockScales> scales;        // `data` are E4M3 codes, `type` is F32
 };
 
 struct CheckpointContents {
@@ -66,6 +96,7 @@ struct CheckpointContents {
   TokenizerSource tokenizer;
   std::map<std::string, StoredTensor, std::less<>> tensors;  // by canonical name
   std::vector<std::string> unused_tensors;                   // file names that no canonical name leads to, ascending
+  std::size_t draft_tensors = 0;                             // of the config's mtp_layers, left out of the above
   std::vector<std::shared_ptr<const MappedFile>> files;      // keep `data` of the tensors valid
 };
 
@@ -80,16 +111,21 @@ class Checkpoint {
   [[nodiscard]] const ModelConfig& config() const { return contents_.config; }
   [[nodiscard]] const TokenizerSource& tokenizer_source() const { return contents_.tokenizer; }
   [[nodiscard]] const std::vector<std::string>& unused_tensors() const { return contents_.unused_tensors; }
+  [[nodiscard]] std::size_t draft_tensors() const { return contents_.draft_tensors; }
 
   // nullptr: no such tensor. Any tensor, usable or not.
   [[nodiscard]] const StoredTensor* find(std::string_view canonical_name) const;
   [[nodiscard]] bool has(std::string_view canonical_name) const { return find(canonical_name) != nullptr; }
 
-  // A matrix in the file's own format, at an address that is a multiple of 4. It points into the mapped file; what lies
-  // there unaligned or in adjacent-pair order (Llama's q_proj and k_proj in a GGUF) is a copy that the checkpoint owns.
-  // Errors: kNotFound; kInvalidArgument for a type or a number of dimensions that can't be used. A validated checkpoint
-  // gives every expected tensor without an error.
+  // A matrix in the file's own format (FP8: as float32), at an address that is a multiple of 4. It points into the
+  // mapped file; what lies there unaligned, in adjacent-pair order or as FP8 is a copy that the checkpoint owns until
+  // release(). Errors: kNotFound; kInvalidArgument for a type or a number of dimensions that can't be used. A validated
+  // checkpoint gives every expected tensor without an error.
   [[nodiscard]] Result<kernels::MatrixView> matrix(std::string_view canonical_name);
+
+  // Frees the copy behind a matrix, if there is one; its views become invalid. Without it the copies of a large FP8
+  // checkpoint add up to four times its size.
+  void release(std::string_view canonical_name);
 
   // A norm's weight or a bias as float32. Types F32, F16, BF16. Errors as above.
   [[nodiscard]] Result<std::vector<float>> vector(std::string_view canonical_name) const;
@@ -114,7 +150,7 @@ Result<void> validate_checkpoint(const Checkpoint& checkpoint);
 // file in such a folder. The result has been validated; unexpected tensors were logged as a warning. Nothing is read
 // but headers: bad weights beyond them can't be seen here. Errors: kNotFound (no such path), kCorrupt (a file that
 // breaks its format), kInvalidArgument (a model that is not supported, by the name of the architecture or option;
-// missing shards or tensors, listed).
+// missing shards or tensors, listed; an FP8 matrix without scales or with scales of another shape).
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace hotset::model

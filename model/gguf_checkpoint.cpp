@@ -50,11 +50,15 @@ std::string gguf_name(std::string_view canonical) {
 
 // llama.cpp's converter reorders the rows of Q and K for adjacent-pair RoPE in architecture "llama" only; the Qwen
 // families keep Hugging Face's half-split order.
-std::int32_t adjacent_pair_heads(const ModelConfig& config, std::string_view canonical) {
-  if (config.architecture != Architecture::kLlama) return 0;
-  if (canonical.find(".q_proj") != std::string_view::npos) return config.heads;
-  if (canonical.find(".k_proj") != std::string_view::npos) return config.kv_heads;
-  return 0;
+std::optional<AdjacentPairs> adjacent_pairs(const ModelConfig& config, std::string_view canonical) {
+  if (config.architecture != Architecture::kLlama) return std::nullopt;
+  if (canonical.find(".q_proj") != std::string_view::npos) {
+    return AdjacentPairs{config.heads, config.head_dim, 0, config.head_dim};
+  }
+  if (canonical.find(".k_proj") != std::string_view::npos) {
+    return AdjacentPairs{config.kv_heads, config.head_dim, 0, config.head_dim};
+  }
+  return std::nullopt;
 }
 
 Result<TokenizerSource> read_tokenizer(const std::shared_ptr<const GgufMetadata>& metadata) {
@@ -118,7 +122,8 @@ Result<CheckpointContents> read_gguf_checkpoint(const std::filesystem::path& pat
                                                     {std::string(weight_type_name(tensor.type)), tensor.shape},
                                                     tensor.type,
                                                     tensor.data,
-                                                    adjacent_pair_heads(out.config, expected.name)});
+                                                    adjacent_pairs(out.config, expected.name),
+                                                    std::nullopt});
   }
   for (const auto& [name, tensor] : gguf.tensors) {
     if (!used.contains(name)) out.unused_tensors.push_back(name);

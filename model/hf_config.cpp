@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "core/concat.h"
+#include "model/float_conversion.h"
+#include "model/hf_config_latent.h"
 #include "model/json_options.h"
 #include "model/printable.h"
 
@@ -24,6 +26,10 @@ constexpr std::array kFamilies = {
     Family{"mistral", "MistralForCausalLM", Architecture::kMistral},
     Family{"qwen2", "Qwen2ForCausalLM", Architecture::kQwen2},
     Family{"qwen3", "Qwen3ForCausalLM", Architecture::kQwen3},
+    Family{"deepseek_v2", "DeepseekV2ForCausalLM", Architecture::kDeepseekV2},
+    Family{"deepseek_v3", "DeepseekV3ForCausalLM", Architecture::kDeepseekV3},
+    Family{"deepseek_v32", "DeepseekV32ForCausalLM", Architecture::kDeepseekV32},
+    Family{"glm_moe_dsa", "GlmMoeDsaForCausalLM", Architecture::kGlmMoeDsa},
 };
 
 // Options that say nothing about the forward pass of these families: training, generation defaults, bookkeeping.
@@ -158,30 +164,24 @@ Result<void> parse_rope(JsonOptions& options, ModelConfig& config) {
   return {};
 }
 
-std::int32_t narrow(JsonOptions& options, std::string_view key, std::int64_t value) {
-  if (value < std::numeric_limits<std::int32_t>::min() || value > std::numeric_limits<std::int32_t>::max()) {
-    options.unsupported(key, "is out of range");
-    return 0;
-  }
-  return static_cast<std::int32_t>(value);
-}
-
 void parse_sizes(JsonOptions& options, ModelConfig& config) {
   config.vocabulary = options.required_integer("vocab_size");
   config.hidden = options.required_integer("hidden_size");
   config.intermediate = options.required_integer("intermediate_size");
   config.max_positions = options.required_integer("max_position_embeddings");
-  config.layers = narrow(options, "num_hidden_layers", options.required_integer("num_hidden_layers"));
-  config.heads = narrow(options, "num_attention_heads", options.required_integer("num_attention_heads"));
-  config.kv_heads =
-      narrow(options, "num_key_value_heads", options.integer("num_key_value_heads").value_or(config.heads));
+  config.layers = options.required_small_integer("num_hidden_layers");
+  config.heads = options.required_small_integer("num_attention_heads");
+  config.kv_heads = options.small_integer("num_key_value_heads").value_or(config.heads);
   config.rms_epsilon = options.number("rms_norm_eps").value_or(1e-6);
+}
+
+void parse_head_dim(JsonOptions& options, ModelConfig& config) {
   const auto head_dim = options.integer("head_dim");
   if (!head_dim && (config.heads < 1 || config.hidden % config.heads != 0)) {
     options.unsupported("num_attention_heads", "does not divide hidden_size and head_dim is missing");
     return;
   }
-  config.head_dim = narrow(options, "head_dim", head_dim.value_or(config.hidden / std::max(config.heads, 1)));
+  config.head_dim = options.narrow("head_dim", head_dim.value_or(config.hidden / std::max(config.heads, 1)));
   config.rotary_dim = config.head_dim;
 }
 
@@ -211,10 +211,8 @@ void parse_flags(JsonOptions& options, ModelConfig& config) {
       config.qkv_bias = config.o_bias = bias;
       config.qk_norm = true;
       break;
-    case Architecture::kQwen2: config.qkv_bias = true; [[fallthrough]];
+    case Architecture::kQwen2: config.qkv_bias = true; break;
     case Architecture::kMistral:
-      if (bias && !config.qkv_bias) options.unsupported("attention_bias", "is not supported for this architecture");
-      break;
     case Architecture::kDeepseekV2:
     case Architecture::kDeepseekV3:
     case Architecture::kDeepseekV32:
@@ -230,17 +228,42 @@ void parse_flags(JsonOptions& options, ModelConfig& config) {
     options.unsupported("hidden_act", concat("is ", printable(activation), ", which is not supported"));
   }
   if (options.boolean("rope_interleaved").value_or(false)) options.unsupported("rope_interleaved", "is not supported");
-  if (options.find("quantization_config") != nullptr) options.unsupported("quantization_config", "is not supported");
   config.tied_embeddings = options.boolean("tie_word_embeddings").value_or(false);
 }
 
+// DeepSeek's FP8: each matrix's own dtype says whether it is quantised, so the lists of those that are not say nothing
+// new, and the activations stay as they are here.
+Result<void> check_quantization(JsonOptions& config_options) {
+  const auto* object = config_options.find("quantization_config");
+  if (object == nullptr) return {};
+  if (!object->is_object()) return corrupt("option quantization_config is not an object");
+  JsonOptions options(*object, "quantization_config.");
+  const auto only = [&](std::string_view key, std::string_view wanted) {
+    const auto value = options.text(key).value_or(std::string(wanted));
+    if (value != wanted) options.unsupported(key, concat("is ", printable(value), ", which is not supported"));
+  };
+  if (options.find("quant_method") == nullptr)
+    options.fail(corrupt("option quantization_config.quant_method is missing"));
+  only("quant_method", "fp8");
+  only("fmt", "e4m3");
+  only("activation_scheme", "dynamic");
+  if (options.integers("weight_block_size") != std::vector<std::int64_t>(2, kFp8Block)) {
+    options.unsupported("weight_block_size", "other than [128, 128] is not supported");
+  }
+  for (const auto* key : {"ignored_layers", "modules_to_not_convert"}) static_cast<void>(options.texts(key));
+  static_cast<void>(options.text("scale_fmt"));
+  refuse_unread(options);
+  if (options.error()) return *options.error();
+  return {};
+}
+
 void parse_special_tokens(JsonOptions& options, ModelConfig& config) {
-  if (const auto bos = options.integer("bos_token_id")) config.bos_token = narrow(options, "bos_token_id", *bos);
+  if (const auto bos = options.integer("bos_token_id")) config.bos_token = options.narrow("bos_token_id", *bos);
   const auto eos = options.integers("eos_token_id");
   if (!eos) return;
   config.eos_tokens.clear();
   for (const auto id : *eos) {
-    const auto token = narrow(options, "eos_token_id", id);
+    const auto token = options.narrow("eos_token_id", id);
     if (std::find(config.eos_tokens.begin(), config.eos_tokens.end(), token) == config.eos_tokens.end()) {
       config.eos_tokens.push_back(token);
     }
@@ -269,10 +292,16 @@ Result<ModelConfig> parse_hf_config(std::string_view config_json, std::string_vi
   if (!architecture) return architecture.error();
   config.architecture = architecture.value();
   parse_sizes(options, config);
-  parse_attention_window(options, config);
+  if (is_latent_family(config.architecture)) {
+    parse_latent_family(options, config);
+  } else {
+    parse_head_dim(options, config);
+    parse_attention_window(options, config);
+  }
   parse_flags(options, config);
   parse_special_tokens(options, config);
   if (options.error()) return *options.error();
+  if (auto ok = check_quantization(options); !ok) return ok.error();
   if (auto rope = parse_rope(options, config); !rope) return rope.error();
   refuse_unknown(options);
   if (options.error()) return *options.error();

@@ -1,5 +1,6 @@
 #include "model/json_options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -95,6 +96,32 @@ std::optional<std::vector<std::int64_t>> JsonOptions::integers(std::string_view 
     out.push_back(*number);
   }
   return out;
+}
+
+std::int32_t JsonOptions::narrow(std::string_view key, std::int64_t value) {
+  if (value < std::numeric_limits<std::int32_t>::min() || value > std::numeric_limits<std::int32_t>::max()) {
+    unsupported(key, "is out of range");
+    return 0;
+  }
+  return static_cast<std::int32_t>(value);
+}
+
+std::optional<std::int32_t> JsonOptions::small_integer(std::string_view key) {
+  const auto value = integer(key);
+  if (!value) return std::nullopt;
+  return narrow(key, *value);
+}
+
+std::int32_t JsonOptions::required_small_integer(std::string_view key) { return narrow(key, required_integer(key)); }
+
+std::optional<std::vector<std::string>> JsonOptions::texts(std::string_view key) {
+  const auto* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array() || !std::ranges::all_of(*value, [](const json& item) { return item.is_string(); })) {
+    wrong_type(key, "a list of strings");
+    return std::nullopt;
+  }
+  return value->get<std::vector<std::string>>();
 }
 
 void JsonOptions::fail(Error error) {

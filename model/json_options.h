@@ -34,6 +34,12 @@ class JsonOptions {
   // One integer or a list of them.
   std::optional<std::vector<std::int64_t>> integers(std::string_view key);
   std::int64_t required_integer(std::string_view key);
+  // Same for numbers of 32 bits; 0 where the value does not fit, which is an error.
+  std::optional<std::int32_t> small_integer(std::string_view key);
+  std::int32_t required_small_integer(std::string_view key);
+  std::int32_t narrow(std::string_view key, std::int64_t value);
+  // A list of strings.
+  std::optional<std::vector<std::string>> texts(std::string_view key);
 
   // Keeps the first error only.
   void fail(Error error);

@@ -37,6 +37,8 @@ struct RopeScaling {
   std::vector<float> frequency_divisors;   // [rotary_dim / 2] or empty; GGUF's rope_freqs.weight, any type
 };
 
+constexpr std::int32_t kMaxLayers = 1024;
+
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): the cached row is a latent of all heads and
 // one key part that RoPE turns.
 struct LatentConfig {
@@ -45,6 +47,9 @@ struct LatentConfig {
   std::int32_t nope_dim = 0;   // qk_nope_head_dim
   std::int32_t rope_dim = 0;   // qk_rope_head_dim; even
   std::int32_t value_dim = 0;  // v_head_dim
+  // The file's rope channels are paired (0, 1), (2, 3), ...; else half-split. model/checkpoint.h hands out half-split
+  // rows either way.
+  bool interleaved_rope = true;
 };
 
 // Mixture of experts: the router's scores choose `per_token` of `count` experts for each token.
@@ -71,7 +76,7 @@ struct IndexerConfig {
   std::int32_t heads = 0;         // index_n_heads
   std::int32_t dim = 0;           // index_head_dim; a multiple of 16, >= the latent's rope_dim
   std::int32_t top_k = 0;         // index_topk
-  bool interleaved_rope = false;  // pairs (0, 1), (2, 3), ... of the file's channels; else half-split
+  bool interleaved_rope = false;  // as in LatentConfig
   std::vector<bool> full_layer;   // [layers]: has an indexer of its own; false: uses the last full layer's selection
 };
 
@@ -97,7 +102,8 @@ struct ModelConfig {
   std::optional<LatentConfig> latent;    // null: grouped-query attention
   std::optional<ExpertsConfig> experts;  // null: every layer has a dense MLP
   std::optional<IndexerConfig> indexer;  // null: no selection of the model's own; only with `latent`
-  bool tied_embeddings = false;          // the output matrix is embed_tokens
+  std::int32_t mtp_layers = 0;   // num_nextn_predict_layers: behind `layers` in the file, for drafts; not loaded
+  bool tied_embeddings = false;  // the output matrix is embed_tokens
   std::optional<std::int32_t> bos_token;
   std::vector<std::int32_t> eos_tokens;  // each ends generation; no duplicates; may be empty
 };

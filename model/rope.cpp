@@ -36,15 +36,16 @@ CorrectionRange yarn_range(const ModelConfig& config) {
   return range;
 }
 
+double yarn_magnitude(const RopeScaling& scaling, double mscale) {
+  return scaling.factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(scaling.factor) + 1.0;
+}
+
 double yarn_attention_factor(const RopeScaling& scaling) {
   if (scaling.attention_factor) return *scaling.attention_factor;
-  const auto magnitude = [&](double mscale) {
-    return scaling.factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(scaling.factor) + 1.0;
-  };
   const double mscale = scaling.mscale.value_or(0.0);
   const double all_dim = scaling.mscale_all_dim.value_or(0.0);
-  if (mscale != 0.0 && all_dim != 0.0) return magnitude(mscale) / magnitude(all_dim);
-  return magnitude(1.0);
+  if (mscale != 0.0 && all_dim != 0.0) return yarn_magnitude(scaling, mscale) / yarn_magnitude(scaling, all_dim);
+  return yarn_magnitude(scaling, 1.0);
 }
 
 }  // namespace
@@ -73,6 +74,14 @@ RopeTable make_rope(const ModelConfig& config) {
   }
   if (yarn) table.attention_factor = static_cast<float>(yarn_attention_factor(scaling));
   return table;
+}
+
+double attention_scale(const ModelConfig& config) {
+  const double plain = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  const auto& scaling = config.rope_scaling;
+  if (!config.latent || scaling.type != RopeType::kYarn) return plain;
+  const double magnitude = yarn_magnitude(scaling, scaling.mscale_all_dim.value_or(0.0));
+  return plain * magnitude * magnitude;
 }
 
 }  // namespace hotset::model

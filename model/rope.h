@@ -18,4 +18,9 @@ struct RopeTable {
 // `config` has passed check_model_config().
 [[nodiscard]] RopeTable make_rope(const ModelConfig& config);
 
+// What multiplies the products of Q and K before the softmax: head_dim^-0.5. With latent attention and a yarn that has
+// mscale_all_dim it is that times (0.1 mscale_all_dim ln(factor) + 1)^2, as DeepSeek's code has it for V2 too, where
+// transformers' port leaves it out. (RopeTable's attention_factor comes on top in either case.)
+[[nodiscard]] double attention_scale(const ModelConfig& config);
+
 }  // namespace hotset::model

@@ -1,10 +1,13 @@
 #include "model/safetensors_checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "core/concat.h"
+#include "model/float_conversion.h"
 #include "model/hf_config.h"
 #include "model/hf_tokenizer_files.h"
 #include "model/json_options.h"
@@ -126,7 +129,8 @@ Result<ModelConfig> read_config(const fs::path& folder) {
 
 std::string file_name(std::string_view canonical) {
   const std::string_view prefix = canonical == "lm_head" ? "" : "model.";
-  const std::string_view suffix = canonical.ends_with(".bias") ? "" : ".weight";
+  const bool whole = canonical.ends_with(".bias") || canonical.ends_with(".e_score_correction_bias");
+  const std::string_view suffix = whole ? "" : ".weight";
   return concat(prefix, canonical, suffix);
 }
 
@@ -137,8 +141,98 @@ std::optional<kernels::WeightType> weight_type(std::string_view dtype) {
   return std::nullopt;
 }
 
+// What the file pairs as (0, 1), (2, 3), ...: the rope part of latent attention, at the end of each head, and of an
+// interleaved indexer, at the start.
+std::optional<AdjacentPairs> adjacent_pairs(const ModelConfig& config, std::string_view canonical) {
+  if (!config.latent) return std::nullopt;
+  const auto& latent = *config.latent;
+  const auto ends = [&](std::string_view suffix) { return canonical.ends_with(suffix); };
+  if (latent.interleaved_rope) {
+    if (ends("self_attn.q_b_proj") || ends("self_attn.q_proj")) {
+      return AdjacentPairs{config.heads, config.head_dim, latent.nope_dim, latent.rope_dim};
+    }
+    if (ends("self_attn.kv_a_proj_with_mqa")) {
+      return AdjacentPairs{1, latent.kv_rank + latent.rope_dim, latent.kv_rank, latent.rope_dim};
+    }
+  }
+  if (config.indexer && config.indexer->interleaved_rope) {
+    if (ends("indexer.wq_b")) return AdjacentPairs{config.indexer->heads, config.indexer->dim, 0, latent.rope_dim};
+    if (ends("indexer.wk") || ends("indexer.k_norm") || ends("indexer.k_norm.bias")) {
+      return AdjacentPairs{1, config.indexer->dim, 0, latent.rope_dim};
+    }
+  }
+  return std::nullopt;
+}
+
+// DeepSeek's FP8: the matrix X.weight has its scales in X.weight_scale_inv. Fills type and scales of `tensor`.
+Result<void> add_scales(const TensorTable& table, StoredTensor& tensor, std::set<std::string, std::less<>>& used) {
+  const auto name = concat(tensor.file_name, "_scale_inv");
+  const auto it = table.tensors.find(name);
+  if (it == table.tensors.end()) {
+    return invalid_argument(concat("tensor ", printable(tensor.file_name), " has type F8_E4M3 and there is no tensor ",
+                                   printable(name), " with its scales"));
+  }
+  const auto& scales = it->second;
+  const auto blocks = [](std::int64_t width) { return width / kFp8Block + (width % kFp8Block != 0 ? 1 : 0); };
+  const std::vector<std::int64_t> wanted = {blocks(tensor.info.shape[0]), blocks(tensor.info.shape[1])};
+  const auto type = weight_type(scales.dtype);
+  if (!type || scales.shape != wanted) {
+    return invalid_argument(concat("tensor ", printable(name), " does not hold a float for each block of 128 x 128 of ",
+                                   printable(tensor.file_name)));
+  }
+  used.insert(name);
+  tensor.type = kernels::WeightType::kF32;
+  tensor.scales = BlockScales{*type, scales.data};
+  return {};
+}
+
 // Buffers that older exports saved beside the weights; they follow from config.json.
 bool is_derived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+// A tensor of the layers behind the last one, which predict more than one token ahead (DeepSeek-V3, section 2.2).
+bool is_draft(const ModelConfig& config, std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  name.remove_prefix(kLayers.size());
+  std::int32_t layer = 0;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), layer);
+  return parsed.ec == std::errc() && layer >= config.layers && layer - config.layers < config.mtp_layers;
+}
+
+// Fills the tensors by canonical name, and what is left over.
+Result<void> assign_tensors(const TensorTable& table, CheckpointContents& out) {
+  std::set<std::string, std::less<>> used;
+  if (out.config.tied_embeddings) used.insert("lm_head.weight");
+  for (const auto& expected : expected_tensors(out.config)) {
+    const auto it = table.tensors.find(file_name(expected.name));
+    if (it == table.tensors.end()) continue;
+    used.insert(it->first);
+    const auto& source = it->second;
+    StoredTensor tensor{it->first,
+                        {source.dtype, source.shape},
+                        weight_type(source.dtype),
+                        source.data,
+                        adjacent_pairs(out.config, expected.name),
+                        std::nullopt};
+    if (source.dtype == "F8_E4M3" && source.shape.size() == 2) {
+      if (auto ok = add_scales(table, tensor, used); !ok) return ok;
+    }
+    out.tensors.emplace(expected.name, std::move(tensor));
+  }
+  for (const auto& [name, tensor] : table.tensors) {
+    if (used.contains(name) || is_derived(name)) continue;
+    if (out.config.experts && name.ends_with(".mlp.experts.gate_up_proj")) {
+      return invalid_argument(
+          concat("tensor ", printable(name), " stacks the experts of a layer, which is not supported"));
+    }
+    if (is_draft(out.config, name)) {
+      ++out.draft_tensors;
+    } else {
+      out.unused_tensors.push_back(name);
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -154,20 +248,7 @@ Result<CheckpointContents> read_safetensors_checkpoint(const fs::path& folder, c
   out.config = std::move(config).value();
   out.tokenizer = std::move(tokenizer).value();
   out.files = std::move(table.value().files);
-  std::set<std::string, std::less<>> used;
-  if (out.config.tied_embeddings) used.insert("lm_head.weight");
-  for (const auto& expected : expected_tensors(out.config)) {
-    const auto it = table.value().tensors.find(file_name(expected.name));
-    if (it == table.value().tensors.end()) continue;
-    used.insert(it->first);
-    const auto& tensor = it->second;
-    out.tensors.emplace(
-        expected.name,
-        StoredTensor{it->first, {tensor.dtype, tensor.shape}, weight_type(tensor.dtype), tensor.data, 0});
-  }
-  for (const auto& [name, tensor] : table.value().tensors) {
-    if (!used.contains(name) && !is_derived(name)) out.unused_tensors.push_back(name);
-  }
+  if (auto ok = assign_tensors(table.value(), out); !ok) return ok.error();
   return out;
 }
 
