@@ -173,14 +173,15 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   if (!sizes) return sizes.error();
   parts.pools.device_pages = sizes.value().device_pages;
   parts.pools.host_pages = sizes.value().host_pages;
-  auto device = storage::DevicePool::create(parts.pools.geometry, parts.pools.device_pages);
+  auto device = storage::DevicePool::create(KvLayout::uniform(parts.pools.geometry),
+                                            {.rows = parts.pools.device_pages, .metadata = 0});
   if (!device) return device.error();
-  auto host = storage::HostPool::create(parts.pools.geometry, parts.pools.host_pages);
+  auto host = storage::HostPool::create(KvLayout::uniform(parts.pools.geometry), parts.pools.host_pages);
   if (!host) return host.error();
   parts.info.summary =
       summary_of(parts.info, *weights.value(), backend->description(), config, parts.pools, parts.policy);
   parts.executor = std::make_shared<model::StepRunner>(
-      std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(),
+      std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(), nullptr,
       model::StepRunnerLimits{.max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk});
   return parts;
 }

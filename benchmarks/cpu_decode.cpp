@@ -35,11 +35,12 @@ class Bench {
     vocabulary_ = weights.value()->config.vocabulary;
     const KvGeometry geometry = model::kv_geometry_of(weights.value()->config, KvDType::kF32);
     layers_ = geometry.layers;
-    auto device = storage::DevicePool::create(geometry, kPoolPages * layers_);
-    auto host = storage::HostPool::create(geometry, kPoolPages);
+    auto device =
+        storage::DevicePool::create(KvLayout::uniform(geometry), {.rows = kPoolPages * layers_, .metadata = 0});
+    auto host = storage::HostPool::create(KvLayout::uniform(geometry), kPoolPages);
     if (!device.ok() || !host.ok()) throw std::runtime_error("the pools do not fit the memory");
     runner_ = std::make_unique<model::StepRunner>(
-        std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(),
+        std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(), nullptr,
         model::StepRunnerLimits{.max_batch = 16, .prefill_chunk = kPrefillChunk});
   }
 

@@ -23,7 +23,9 @@ class StrongId {
 };
 
 using LayerId = StrongId<struct LayerTag, std::int32_t>;
-using PageId = StrongId<struct DevicePageTag, std::int32_t>;     // a page of the device pool: 64 rows of one layer
+using PageId = StrongId<struct DevicePageTag, std::int32_t>;  // a page of the device pool: 64 rows of one layer
+using MetadataPageId =
+    StrongId<struct MetadataPageTag, std::int32_t>;              // of the device: 64 tokens' metadata of one layer
 using HostPage = StrongId<struct HostPageTag, std::int32_t>;     // 64 consecutive host slots, in every layer
 using SlotId = StrongId<struct DeviceSlotTag, std::int64_t>;     // a row slot of the device pool: page * 64 + offset
 using HostSlot = StrongId<struct HostSlotTag, std::int64_t>;     // a row slot of the host pool, the same in every layer

@@ -49,9 +49,22 @@ struct RmsNormParams {
   float epsilon = 1e-6F;
 };
 
+// out[r, :] = (in[r, :] - mean) / sqrt(variance + epsilon) * weight + bias, mean and variance over the row. in may
+// equal out.
+struct LayerNormParams {
+  const float* in = nullptr;      // [rows, width]
+  const float* weight = nullptr;  // [width]
+  const float* bias = nullptr;    // [width]
+  float* out = nullptr;           // [rows, width]
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  float epsilon = 1e-6F;
+};
+
 // Rotary embedding in place, half-split pairs (c, c + rotary_dim / 2); channels from rotary_dim on stay.
 // x'[c] = x[c] cos - x[c + half] sin; x'[c + half] = x[c + half] cos + x[c] sin, angle = position * inv_freq[c],
 // both cos and sin times attention_factor. inv_freq and factor: model/rope.h (default, linear, llama3, yarn).
+// head_dim is the distance of two heads: with x at the first rotated channel, heads may have channels before it (MLA).
 struct RopeParams {
   float* x = nullptr;  // [rows, heads, head_dim]; row stride in floats below
   std::int64_t row_stride = 0;
@@ -66,7 +79,8 @@ struct RopeParams {
 
 // y[m, :] = x[m, :] W^T (+ bias) (+ y[m, :] when accumulate).
 struct MatmulParams {
-  const float* x = nullptr;              // [m, K], rows contiguous
+  const float* x = nullptr;  // [m, K]; row stride in floats below (0 = K)
+  std::int64_t x_stride = 0;
   const PackedMatrix* weight = nullptr;  // [N, K]
   const float* bias = nullptr;           // [N] or null
   float* y = nullptr;                    // [m, N]; row stride in floats below (0 = N)
@@ -84,14 +98,64 @@ struct SiluGateParams {
   std::int64_t width = 0;
 };
 
-// Encodes K and V of new tokens as rows (core/kv_geometry.h); bf16 rounds to nearest even.
+// One expert's MLP: down(silu(gate(x)) * up(x)).
+struct ExpertMatrices {
+  const PackedMatrix* gate = nullptr;  // [intermediate, hidden]
+  const PackedMatrix* up = nullptr;    // [intermediate, hidden]
+  const PackedMatrix* down = nullptr;  // [hidden, intermediate]
+};
+
+// out[r, :] += sum of weights[r, i] * expert(ids[r, i])(x[r, :]), in ascending expert number, whatever the order of the
+// ids and the other rows.
+struct ExpertsParams {
+  const float* x = nullptr;                 // [rows, hidden]
+  const ExpertMatrices* experts = nullptr;  // [expert_count], all of one shape
+  std::int32_t expert_count = 0;
+  const std::int32_t* ids = nullptr;  // [rows, per_token], different ones in a row
+  const float* weights = nullptr;     // [rows, per_token]
+  std::int32_t per_token = 0;
+  std::int64_t rows = 0;
+  float* out = nullptr;  // [rows, hidden]
+};
+
+// The router of a mixture of experts (DeepSeek-V3, arXiv 2412.19437, section 2.1.2; DeepSeek-V2's for softmax).
+// score = sigmoid(logit) or softmax over the experts; choice = score + bias. Of `groups` equal groups the `top_groups`
+// with the highest group score stay (sum of their two best choices, or their best one); of the experts in them the
+// per_token with the highest choice are taken, ties to the lower number everywhere. weight = score, divided by the sum
+// of the taken ones (+ 1e-20) when `normalised`, times scaling_factor. NaN counts as minus infinity.
+struct RouteParams {
+  const float* logits = nullptr;  // [rows, experts]
+  const float* bias = nullptr;    // [experts] or null
+  std::int64_t rows = 0;
+  std::int32_t experts = 0;
+  std::int32_t per_token = 0;
+  std::int32_t groups = 1;
+  std::int32_t top_groups = 1;
+  bool softmax = false;        // else sigmoid
+  bool group_by_best = false;  // else by the sum of the two best
+  bool normalised = true;
+  float scaling_factor = 1.0F;
+  std::int32_t* ids = nullptr;  // [rows, per_token]
+  float* weights = nullptr;     // [rows, per_token]
+};
+
+// Encodes K and V of new tokens as rows (core/kv_geometry.h, core/kv_format.h).
 struct StoreRowsParams {
   KvGeometry geometry;
-  const float* k = nullptr;  // [rows, kv_heads * head_dim]; row stride in floats below
-  const float* v = nullptr;  // same
-  std::int64_t stride = 0;
+  const float* k = nullptr;  // [rows, kv_heads * key_dim]; row stride in floats below
+  std::int64_t k_stride = 0;
+  const float* v = nullptr;  // [rows, kv_heads * value_dim]; latent rows: null
+  std::int64_t v_stride = 0;
   std::byte* const* rows_out = nullptr;  // [rows] where each row goes (geometry.row_bytes() each)
   std::int64_t rows = 0;
+};
+
+// Decodes the keys of consecutive rows (latent rows: latent and rope part) to float32.
+struct LoadKeysParams {
+  KvGeometry geometry;
+  const std::byte* source = nullptr;  // [rows][row_bytes]
+  std::int64_t rows = 0;
+  float* out = nullptr;  // [rows, kv_heads * key_dim]
 };
 
 // Page I/O: copies `count` pieces of `bytes` each, e.g. missing rows from the host pool into their slots.
@@ -108,19 +172,21 @@ struct CopyParams {
 // A list without a valid entry gives zeros.
 struct SlotAttentionParams {
   KvGeometry geometry;
-  const float* q = nullptr;  // [rows, heads * head_dim]; row stride in floats below
+  const float* q = nullptr;  // [rows, heads * key_dim]; row stride in floats below
   std::int64_t q_stride = 0;
-  const std::byte* pool = nullptr;             // base of the device pool; row of slot s lies at pool + s * row_bytes
+  const std::byte* pool =
+      nullptr;  // base of the device pool (or of staged rows); row of slot s lies at pool + s * row_bytes
   const std::int64_t* slots = nullptr;         // concatenated lists
   const std::int64_t* slot_offsets = nullptr;  // [rows + 1]
-  float* out = nullptr;                        // [rows, heads * head_dim]
+  float* out = nullptr;                        // [rows, heads * value_dim]; row stride in floats below
+  std::int64_t out_stride = 0;
   std::int64_t rows = 0;
   std::int32_t heads = 0;
   float scale = 1.0F;  // multiplies q.k
 };
 
 // Running softmax of one (query, head), carried from tile to tile.
-// acc [rows, heads, head_dim], max and sum [rows, heads].
+// acc [rows, heads, value_dim], max and sum [rows, heads].
 struct AttentionState {
   float* acc = nullptr;
   float* max = nullptr;
@@ -134,7 +200,7 @@ struct AttentionState {
 // `begin`: the call starts with an empty state. `finish`: out is written.
 struct PrefillAttentionParams {
   KvGeometry geometry;
-  const float* q = nullptr;  // [rows, heads * head_dim]; row stride in floats below
+  const float* q = nullptr;  // [rows, heads * key_dim]; row stride in floats below
   std::int64_t q_stride = 0;
   std::int64_t rows = 0;
   std::int64_t first_position = 0;
@@ -144,21 +210,91 @@ struct PrefillAttentionParams {
   AttentionState state;
   bool begin = false;
   bool finish = false;
-  float* out = nullptr;  // [rows, heads * head_dim]
+  float* out = nullptr;  // [rows, heads * value_dim]
   std::int32_t heads = 0;
   float scale = 1.0F;
 };
 
+// Writes what selection keeps of new tokens into their metadata pages, from keys in float32, before any rounding of the
+// rows. The rows of one page come in ascending position. What lies behind a page's newest token is never read.
+// - kIndexKeys, kLowRankKeys: the token's own entry. Low rank: x = key U[g], scale = float16(max|x| / 7), code =
+//   round-half-even(x / scale) within -7 ... 7; scale 0 gives codes 0.
+// - kBlockBounds: the first token of a block starts its bounds, the others widen them.
+struct StoreMetadataParams {
+  MetadataGeometry geometry;
+  const float* keys = nullptr;  // [rows, kv_heads * dim]; row stride in floats below
+  std::int64_t stride = 0;
+  const float* basis = nullptr;           // kLowRankKeys: [kv_heads, dim, rank]
+  std::byte* const* pages = nullptr;      // [rows] the page of each row
+  const std::int32_t* offsets = nullptr;  // [rows] its position in the page, 0 ... 63
+  std::int64_t rows = 0;
+};
+
+// Queries that select, with the metadata of what they may select from. Query r belongs to row query_rows[r] of q and
+// sees lengths[r] tokens, whose metadata pages are pages[page_offsets[r] + p].
+struct ScoredRows {
+  MetadataGeometry geometry;
+  const std::int64_t* query_rows = nullptr;    // [rows]
+  const std::int64_t* lengths = nullptr;       // [rows], >= 1
+  const std::byte* const* pages = nullptr;     // page tables, one after the other
+  const std::int64_t* page_offsets = nullptr;  // [rows]
+  std::int64_t rows = 0;
+  float* scores = nullptr;  // [rows, stride]; entries that a launcher does not mention are left alone
+  std::int64_t stride = 0;
+};
+
+// Lightning indexer (DeepSeek-V3.2): scores[r, t] = sum over heads of weights[h] * max(0, q[h] . key[t]) for every t
+// below the length. The caller has put every constant factor into the weights.
+struct IndexScoresParams {
+  ScoredRows rows;
+  const float* q = nullptr;  // [*, heads * dim]; row stride in floats below
+  std::int64_t q_stride = 0;
+  const float* weights = nullptr;  // [*, heads]
+  std::int32_t heads = 0;
+};
+
+// Low-rank index keys: scores[r, t] = mean over query heads of the softmax over all t below the length of
+// scale * (q[h] U[g]) . (key scale * code)[t, g], g the KV head of h. Idea: Singhania et al., Loki (NeurIPS 2024).
+struct LowRankScoresParams {
+  ScoredRows rows;
+  const float* q = nullptr;  // [*, heads * dim]; row stride in floats below
+  std::int64_t q_stride = 0;
+  const float* basis = nullptr;  // [kv_heads, dim, rank]
+  std::int32_t heads = 0;
+  float scale = 1.0F;
+};
+
+enum class HeadCombine { kMax, kMean, kSoftmax };
+
+// Quest (Tang et al., ICML 2024, section 3.3): a head's score of block b is scale * sum over channels of
+// max(q minimum, q maximum). Joined over heads by the largest, the mean, or the mean of each head's softmax over the
+// candidate blocks [first[r], last[r]); scores[r, b] is written for the candidates only.
+struct BlockScoresParams {
+  ScoredRows rows;
+  const float* q = nullptr;  // [*, heads * dim]; row stride in floats below
+  std::int64_t q_stride = 0;
+  const std::int64_t* first = nullptr;  // [rows]
+  const std::int64_t* last = nullptr;   // [rows]
+  std::int32_t heads = 0;
+  HeadCombine combine = HeadCombine::kMax;
+  float scale = 1.0F;
+};
+
 // Exact top-k per row: a score above the k-th is always in, ties go to the lower position, NaN counts as minus infinity
-// (-0 equals +0), the result is unique, in range and ascending. A row with length <= k selects everything.
+// (-0 equals +0), the result is unique, in range and ascending. A row with length <= k selects everything and its
+// scores are not read. Forced entries [0, first) and [last, length) are in whatever their scores, which are not read,
+// and count towards k; where they are more than k, they are the result.
 struct TopKParams {
   const float* scores = nullptr;  // [rows, stride]
   std::int64_t stride = 0;
   const std::int64_t* lengths = nullptr;  // [rows], each <= stride
+  const std::int64_t* first = nullptr;    // [rows]; null: 0
+  const std::int64_t* last = nullptr;     // [rows], >= first; null: the length
   std::int64_t rows = 0;
-  std::int32_t k = 0;
-  std::int32_t* out = nullptr;     // [rows, k]; unused entries are -1
-  std::int32_t* counts = nullptr;  // [rows] = min(k, length)
+  const std::int32_t* k = nullptr;  // [rows], >= 0
+  std::int32_t* out = nullptr;      // [rows, out_stride]; unused entries are -1
+  std::int64_t out_stride = 0;      // >= every row's count
+  std::int32_t* counts = nullptr;   // [rows] = min(max(k, forced), length)
 };
 
 class Backend {
@@ -172,13 +308,21 @@ class Backend {
 
   virtual void embed(const EmbedParams& params) = 0;
   virtual void rms_norm(const RmsNormParams& params) = 0;
+  virtual void layer_norm(const LayerNormParams& params) = 0;
   virtual void rope(const RopeParams& params) = 0;
   virtual void matmul(const MatmulParams& params) = 0;
   virtual void silu_gate(const SiluGateParams& params) = 0;
+  virtual void route(const RouteParams& params) = 0;
+  virtual void experts(const ExpertsParams& params) = 0;
   virtual void store_rows(const StoreRowsParams& params) = 0;
+  virtual void load_keys(const LoadKeysParams& params) = 0;
   virtual void copy(const CopyParams& params) = 0;
   virtual void slot_attention(const SlotAttentionParams& params) = 0;
   virtual void prefill_attention(const PrefillAttentionParams& params) = 0;
+  virtual void store_metadata(const StoreMetadataParams& params) = 0;
+  virtual void index_scores(const IndexScoresParams& params) = 0;
+  virtual void low_rank_scores(const LowRankScoresParams& params) = 0;
+  virtual void block_scores(const BlockScoresParams& params) = 0;
   virtual void top_k(const TopKParams& params) = 0;
 };
 

@@ -1,71 +1,128 @@
-// The heart: attention of one layer over the tiered cache. New rows are written where their sequence keeps them, then
-// every row attends: decode rows over a list of physical slots (everything, or a selection whose missing rows are
-// loaded first), prefill rows over tiles of 64 positions (device pages, or pages brought from the host one by one).
+// The heart: attention of one layer over the tiered cache. New rows are written where their sequence keeps them, with
+// what selection needs of them; queries that select choose their blocks; then every row attends:
+// - a generated token over a list of physical slots (everything, or its selection, whose missing rows are loaded
+// first),
+// - a prompt's row densely over tiles of 64 positions (device pages, or pages brought from the host one by one), or,
+//   when the algorithm selects for prompts too, over its selection like a generated token.
 // Thread: the stream that runs the step.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "sparse/selection.h"
+#include "sparse/selection_observer.h"
 #include "sparse/sequence_kv.h"
 #include "sparse/tiered_kv.h"
 
 namespace hotset::model {
 
-// The rows of one sequence in a step. Decode slices have one row and come first in the batch.
+// The rows of one sequence in a step. Slices of generated tokens have one row and come first in the batch.
 struct SequenceSlice {
   sparse::SequenceKv* kv = nullptr;
   std::int64_t first_row = 0;  // in the batch
   std::int64_t rows = 0;
   std::int64_t first_position = 0;  // == kv->length
   bool prefill = false;
-  const sparse::SelectionAlgorithm* selection = nullptr;  // decode only; null: attends to everything
+  const sparse::SelectionAlgorithm* selection = nullptr;  // null: attends to everything
+  std::int64_t budget = 0;                                // with `selection`: blocks
+  std::int64_t dense_until = 0;                           // with `selection`: lengths up to it attend to everything
+  sparse::TierTraffic* traffic = nullptr;                 // of this sequence in this step
+
+  // Leading rows of a prompt that attend to everything; the others select.
+  [[nodiscard]] std::int64_t dense_prompt_rows() const;
+  // Whether the row at `position` of this slice selects.
+  [[nodiscard]] bool selects(std::int64_t position) const;
 };
 
 struct AttentionShape {
   std::int32_t heads = 0;
-  std::int32_t kv_heads = 0;
-  std::int32_t head_dim = 0;
+  float scale = 1.0F;  // multiplies q.k
 };
 
-// One layer's inputs and output, row-major, rows in batch order; q and k after RoPE.
+// The expanded form of latent rows for dense prompts (DeepSeek-V2, section 2.1): K and V of every head.
+class TileExpander {
+ public:
+  virtual ~TileExpander() = default;
+  [[nodiscard]] virtual KvGeometry geometry() const = 0;  // kGrouped, float32, one KV head per query head
+  // Expands the first `rows` rows of a tile of the cache to `out` [rows][geometry().row_bytes()].
+  virtual void expand(LayerId layer, const std::byte* tile, std::int64_t rows, std::byte* out) = 0;
+};
+
+// One layer's inputs and output, row-major, rows in batch order; everything after RoPE.
 struct LayerAttention {
   LayerId layer;
-  const float* q = nullptr;  // [rows, heads * head_dim]
-  const float* k = nullptr;  // [rows, kv_heads * head_dim]
-  const float* v = nullptr;  // [rows, kv_heads * head_dim]
-  float* context = nullptr;  // [rows, heads * head_dim]
+  const float* q = nullptr;  // [rows, heads * key_dim]; latent: absorbed; rows of dense prompts are not read
+  const float* k = nullptr;  // [rows, kv_heads * key_dim]
+  const float* v = nullptr;  // [rows, kv_heads * value_dim]; latent: null
+  float* context = nullptr;  // [rows, heads * value_dim]; latent: rows of dense prompts are not written
+
+  // Latent models: dense prompts.
+  const float* expanded_q = nullptr;  // [rows, heads * expander key_dim]; other rows are not read
+  float* expanded_context = nullptr;  // [rows, heads * expander value_dim]; other rows are not written
+
+  // Models with an indexer; null where the layer has none of its own.
+  const float* index_q = nullptr;        // [rows, index_heads * index_dim]
+  const float* index_k = nullptr;        // [rows, index_dim]
+  const float* index_weights = nullptr;  // [rows, index_heads], every constant factor in them
+  std::int32_t index_heads = 0;
+  bool shares_selection = false;  // uses the selections of the layer before instead of making its own
 };
 
 class TieredAttention {
  public:
-  // `max_prefill_rows`: the largest prefill slice. The backend and the cache outlive it.
+  // `max_prefill_rows`: the largest prompt slice. `keeper`: the algorithm whose metadata the cache keeps, null: none;
+  // its rows are appended for every sequence that keeps metadata. `expander` for latent models. Everything passed
+  // outlives it.
   TieredAttention(const AttentionShape& shape, kernels::Backend& backend, sparse::TieredKv& kv,
-                  std::int64_t max_prefill_rows);
+                  const sparse::SelectionAlgorithm* keeper, TileExpander* expander, std::int64_t max_prefill_rows);
 
-  void run(const LayerAttention& layer, std::span<const SequenceSlice> slices, sparse::TierTraffic& traffic);
+  // Told of every selection from then on; null: nobody.
+  void observe(sparse::SelectionObserver* observer) { observer_ = observer; }
+
+  void run(std::uint64_t step, const LayerAttention& layer, std::span<const SequenceSlice> slices);
 
  private:
   void store(const LayerAttention& layer, std::span<const SequenceSlice> slices);
-  void decode(const LayerAttention& layer, std::span<const SequenceSlice> slices, sparse::TierTraffic& traffic);
-  void prefill(const LayerAttention& layer, const SequenceSlice& slice, sparse::TierTraffic& traffic);
+  void append_metadata(const LayerAttention& layer, std::span<const SequenceSlice> slices);
+  void select(const LayerAttention& layer, std::span<const SequenceSlice> slices);
+  void select_with(const sparse::SelectionAlgorithm& algorithm, const LayerAttention& layer,
+                   std::span<const SequenceSlice> slices);
+  void tell(std::uint64_t step, LayerId layer, std::span<const SequenceSlice> slices);
+  void decode(const LayerAttention& layer, std::span<const SequenceSlice> slices);
+  void prefill(const LayerAttention& layer, const SequenceSlice& slice);
+  void prefill_tiles(const LayerAttention& layer, const SequenceSlice& slice, std::int64_t rows);
+  void prefill_selected(const LayerAttention& layer, const SequenceSlice& slice, std::int64_t first);
+  void prefill_staged(const LayerAttention& layer, const SequenceSlice& slice, std::int64_t first);
+  void attend_slots(const LayerAttention& layer, const std::byte* pool, std::int64_t first_row);
+  [[nodiscard]] std::span<const std::int32_t> selection_of(std::int64_t row) const;
 
   AttentionShape shape_;
-  float scale_;
   kernels::Backend& backend_;
   sparse::TieredKv& kv_;
+  const sparse::SelectionAlgorithm* keeper_;
+  TileExpander* expander_;
+  sparse::SelectionObserver* observer_ = nullptr;
   // Workspace, sized once.
-  std::vector<float> acc_, max_, sum_;  // carried softmax of a prefill slice
-  std::vector<std::byte> staged_tile_;
+  KvGeometry tile_geometry_;            // of what dense prompts attend to
+  std::vector<float> acc_, max_, sum_;  // carried softmax of a prompt slice
+  std::vector<std::byte> staged_tile_, expanded_tile_;
+  std::int64_t staged_capacity_ = 0;  // rows
+  std::vector<std::byte> staged_rows_;
+  // The selections of a step in the layer that made them.
+  sparse::SelectionList selections_;
+  std::vector<std::int64_t> selection_index_;  // [batch row]: in selections_, -1: attends to everything
   // Scratch, reused.
-  std::vector<std::byte*> row_targets_;
-  std::vector<std::int32_t> blocks_;
-  std::vector<std::int64_t> slots_, slot_offsets_;
-  std::vector<const std::byte*> tiles_;
+  sparse::SelectionScratch scratch_;
+  std::vector<sparse::SelectionRow> selecting_;
+  std::vector<std::byte*> row_targets_, metadata_targets_;
+  std::vector<std::int32_t> metadata_offsets_, staged_index_;
+  std::vector<const std::byte*> metadata_pages_, tiles_;
+  std::vector<std::int64_t> slots_, slot_offsets_, staged_positions_, first_pages_;
 };
 
 }  // namespace hotset::model

@@ -10,12 +10,15 @@
 #include "model/sampler.h"
 #include "sparse/selection.h"
 #include "sparse/sequence_kv.h"
+#include "sparse/tiered_kv.h"
 
 namespace hotset::model {
 
 // What the stream keeps of a sequence from step to step. Made by the control plane, then touched by the stream only.
 struct SequenceState {
   sparse::SequenceKv kv;
+  sparse::TierTraffic traffic;       // since the sequence began
+  sparse::TierTraffic step_traffic;  // of the step that runs
   Sampler sampler;
   std::int32_t last_token = -1;  // sampled by the previous step: the next one's input, so nobody waits for it
   bool failed = false;           // NaN logits: rows of later steps are skipped
@@ -26,18 +29,28 @@ struct SequenceStep {
   std::int64_t first_position = 0;
   std::int32_t rows = 0;
   std::vector<std::int32_t> tokens;  // [rows]; empty: one row, the token that the previous step sampled
-  bool prefill = false;              // rows attend densely to everything before them
+  bool prefill = false;              // the rows belong to the prompt
   bool sample = false;               // sample from the last row
   // Prefill: the prompt's own log-probabilities, with that many alternatives (-1: none). The row at position p scores
   // the token at p + 1; the last row of the prompt scores nothing.
   std::int32_t prompt_logprobs = -1;
   std::int32_t next_token = -1;  // with prompt_logprobs: the prompt token after this chunk, -1 at the prompt's end
   std::shared_ptr<const sparse::SelectionAlgorithm> selection;  // null: the rows attend to everything
-  std::vector<sparse::KvOp> ops;                                // applied before the rows
+  std::int64_t budget = 0;                                      // with selection: blocks of one selection
+  std::int64_t dense_until = 0;  // with selection: lengths up to it attend to everything; a generated token's is longer
+  std::vector<sparse::KvOp> ops;  // applied before the rows
+};
+
+// Cache operations of a sequence that need not have rows in the step.
+struct SequenceTransition {
+  std::shared_ptr<SequenceState> state;
+  std::vector<sparse::KvOp> ops;
 };
 
 struct StepPlan {
   std::uint64_t step = 0;
+  std::vector<SequenceTransition>
+      transitions;  // applied first, in their order: pages that one frees, the next may take
   std::vector<SequenceStep> sequences;
 };
 

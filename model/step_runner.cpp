@@ -9,13 +9,27 @@
 namespace hotset::model {
 
 StepRunner::StepRunner(std::unique_ptr<ModelWeights> weights, std::unique_ptr<kernels::Backend> backend,
-                       storage::DevicePool device, storage::HostPool host, const StepRunnerLimits& limits)
+                       storage::DevicePool device, storage::HostPool host,
+                       std::shared_ptr<const sparse::SelectionAlgorithm> keeper, const StepRunnerLimits& limits)
     : backend_(std::move(backend)),
       weights_(std::move(weights)),
       device_(std::move(device)),
       host_(std::move(host)),
+      keeper_(std::move(keeper)),
       kv_(device_, host_, *backend_),
-      transformer_(*weights_, *backend_, kv_, limits.max_batch + limits.prefill_chunk, limits.prefill_chunk) {}
+      transformer_(*weights_, *backend_, kv_, keeper_.get(), limits.max_batch + limits.prefill_chunk,
+                   limits.prefill_chunk) {}
+
+namespace {
+
+// What a sequence moved joins its own total and the step's.
+void collect(SequenceState& state, sparse::TierTraffic& step) {
+  state.traffic += state.step_traffic;
+  step += state.step_traffic;
+  state.step_traffic = {};
+}
+
+}  // namespace
 
 StepResult StepRunner::run(const StepPlan& plan) {
   const auto start = std::chrono::steady_clock::now();
@@ -26,22 +40,29 @@ StepResult StepRunner::run(const StepPlan& plan) {
   slices_.clear();
   logits_rows_.clear();
   result.sequences.reserve(plan.sequences.size());
+  for (const SequenceTransition& transition : plan.transitions) {
+    for (const sparse::KvOp& op : transition.ops) {
+      kv_.apply(transition.state->kv, op, transition.state->step_traffic);
+    }
+    collect(*transition.state, traffic);
+  }
   for (const SequenceStep& step : plan.sequences) result.sequences.push_back({.id = step.state->kv.id});
   for (const bool prefill : {false, true}) {  // decode rows come first
     for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
       const SequenceStep& step = plan.sequences[i];
       if (step.prefill != prefill || step.state->failed) continue;
-      for (const sparse::KvOp& op : step.ops) kv_.apply(step.state->kv, op, traffic);
+      for (const sparse::KvOp& op : step.ops) kv_.apply(step.state->kv, op, step.state->step_traffic);
       (prefill ? result.stats.prefill_rows : result.stats.decode_rows) += step.rows;
       if (!prefill && step.state->kv.mode == sparse::KvMode::kHot) ++result.stats.hot_sequences;
       add_rows(step, i);
     }
   }
   if (!slices_.empty()) {
-    transformer_.forward(tokens_, slices_, traffic);
-    for (const SequenceSlice& slice : slices_) kv_.commit_rows(*slice.kv, slice.rows, traffic);
+    transformer_.forward(plan.step, tokens_, slices_);
+    for (const SequenceSlice& slice : slices_) kv_.commit_rows(*slice.kv, slice.rows, *slice.traffic);
     score_rows(result);
   }
+  for (const SequenceStep& step : plan.sequences) collect(*step.state, traffic);
   result.stats.hits = traffic.hits;
   result.stats.ring_hits = traffic.ring_hits;
   result.stats.misses = traffic.misses;
@@ -68,7 +89,10 @@ void StepRunner::add_rows(const SequenceStep& step, std::size_t result) {
                      .rows = step.rows,
                      .first_position = step.first_position,
                      .prefill = step.prefill,
-                     .selection = step.selection.get()});
+                     .selection = step.selection.get(),
+                     .budget = step.budget,
+                     .dense_until = step.dense_until,
+                     .traffic = &state.step_traffic});
   if (step.prompt_logprobs >= 0) {
     for (std::int32_t row = 0; row < step.rows; ++row) {
       const std::int32_t target =

@@ -22,8 +22,13 @@ struct StepRunnerLimits {
 
 class StepRunner final : public StepExecutor {
  public:
+  // `keeper`: the algorithm whose metadata the pools have room for; null: they keep none.
   StepRunner(std::unique_ptr<ModelWeights> weights, std::unique_ptr<kernels::Backend> backend,
-             storage::DevicePool device, storage::HostPool host, const StepRunnerLimits& limits);
+             storage::DevicePool device, storage::HostPool host,
+             std::shared_ptr<const sparse::SelectionAlgorithm> keeper, const StepRunnerLimits& limits);
+
+  // Told of every selection from then on, from the thread of run(); null: nobody.
+  void observe(sparse::SelectionObserver* observer) { transformer_.observe(observer); }
 
   // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped.
   StepResult run(const StepPlan& plan) override;
@@ -44,6 +49,7 @@ class StepRunner final : public StepExecutor {
   std::unique_ptr<ModelWeights> weights_;
   storage::DevicePool device_;
   storage::HostPool host_;
+  std::shared_ptr<const sparse::SelectionAlgorithm> keeper_;
   sparse::TieredKv kv_;
   Transformer transformer_;
   // Scratch, reused.

@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.h"
 #include "core/concat.h"
@@ -105,16 +106,28 @@ Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kerne
 }
 
 KvGeometry kv_geometry_of(const ModelConfig& config, KvDType dtype) {
-  return {.layers = config.layers, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = dtype};
+  if (config.latent) {
+    return {.layers = config.layers,
+            .kv_heads = 1,
+            .key_dim = config.latent->kv_rank + config.latent->rope_dim,
+            .value_dim = config.latent->kv_rank,
+            .layout = KvGeometry::Layout::kLatent,
+            .dtype = dtype};
+  }
+  return {.layers = config.layers,
+          .kv_heads = config.kv_heads,
+          .key_dim = config.head_dim,
+          .value_dim = config.head_dim,
+          .dtype = dtype};
 }
 
 Transformer::Transformer(const ModelWeights& weights, kernels::Backend& backend, sparse::TieredKv& kv,
-                         std::int64_t max_rows, std::int64_t max_prefill_rows)
+                         const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows, std::int64_t max_prefill_rows)
     : weights_(weights),
       config_(weights.config),
       backend_(backend),
-      attention_({.heads = config_.heads, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim}, backend, kv,
-                 max_prefill_rows) {
+      attention_({.heads = config_.heads, .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim))}, backend, kv,
+                 keeper, nullptr, max_prefill_rows) {
   const auto floats = [](std::int64_t rows, std::int64_t width) { return static_cast<std::size_t>(rows * width); };
   const std::int64_t q_width = std::int64_t{config_.heads} * config_.head_dim;
   const std::int64_t kv_width = std::int64_t{config_.kv_heads} * config_.head_dim;
@@ -130,8 +143,8 @@ Transformer::Transformer(const ModelWeights& weights, kernels::Backend& backend,
   positions_.resize(static_cast<std::size_t>(max_rows));
 }
 
-void Transformer::forward(std::span<const std::int32_t> tokens, std::span<const SequenceSlice> slices,
-                          sparse::TierTraffic& traffic) {
+void Transformer::forward(std::uint64_t step, std::span<const std::int32_t> tokens,
+                          std::span<const SequenceSlice> slices) {
   rows_ = static_cast<std::int64_t>(tokens.size());
   HS_CHECK(rows_ <= static_cast<std::int64_t>(positions_.size()), "the step fits the workspace");
   for (const SequenceSlice& slice : slices) {
@@ -142,13 +155,13 @@ void Transformer::forward(std::span<const std::int32_t> tokens, std::span<const 
   backend_.embed({.table = weights_.embedding.get(), .tokens = tokens.data(), .count = rows_, .out = residual_.data()});
   for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
     const LayerWeights& layer_weights = weights_.layers[static_cast<std::size_t>(layer)];
-    attention_block(layer_weights, LayerId{layer}, slices, traffic);
+    attention_block(step, layer_weights, LayerId{layer}, slices);
     mlp_block(layer_weights);
   }
 }
 
-void Transformer::attention_block(const LayerWeights& layer, LayerId id, std::span<const SequenceSlice> slices,
-                                  sparse::TierTraffic& traffic) {
+void Transformer::attention_block(std::uint64_t step, const LayerWeights& layer, LayerId id,
+                                  std::span<const SequenceSlice> slices) {
   norm_rows(residual_.data(), layer.attention_norm, normed_.data(), rows_, config_.hidden);
   multiply(layer.q, normed_.data(), q_.data(), false);
   multiply(layer.k, normed_.data(), k_.data(), false);
@@ -159,8 +172,8 @@ void Transformer::attention_block(const LayerWeights& layer, LayerId id, std::sp
   }
   rotate(q_.data(), config_.heads);
   rotate(k_.data(), config_.kv_heads);
-  attention_.run({.layer = id, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.data()}, slices,
-                 traffic);
+  attention_.run(step, {.layer = id, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.data()},
+                 slices);
   multiply(layer.o, context_.data(), residual_.data(), true);
 }
 

@@ -53,13 +53,15 @@ class Transformer {
  public:
   // Allocates the workspace for steps of up to `max_rows` rows, of which one slice has up to `max_prefill_rows`.
   // Everything passed outlives it.
-  Transformer(const ModelWeights& weights, kernels::Backend& backend, sparse::TieredKv& kv, std::int64_t max_rows,
-              std::int64_t max_prefill_rows);
+  // `keeper`: see TieredAttention.
+  Transformer(const ModelWeights& weights, kernels::Backend& backend, sparse::TieredKv& kv,
+              const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows, std::int64_t max_prefill_rows);
+
+  void observe(sparse::SelectionObserver* observer) { attention_.observe(observer); }
 
   // One step: `tokens` [rows], slices in batch order, decode slices first. Writes the rows of every layer (commit_rows
   // is the caller's) and keeps the residual stream of all rows for logits().
-  void forward(std::span<const std::int32_t> tokens, std::span<const SequenceSlice> slices,
-               sparse::TierTraffic& traffic);
+  void forward(std::uint64_t step, std::span<const std::int32_t> tokens, std::span<const SequenceSlice> slices);
 
   static constexpr std::int64_t kLogitsRows = 16;  // the most rows of one logits() call
 
@@ -67,8 +69,8 @@ class Transformer {
   [[nodiscard]] std::span<float> logits(std::span<const std::int64_t> rows);
 
  private:
-  void attention_block(const LayerWeights& layer, LayerId id, std::span<const SequenceSlice> slices,
-                       sparse::TierTraffic& traffic);
+  void attention_block(std::uint64_t step, const LayerWeights& layer, LayerId id,
+                       std::span<const SequenceSlice> slices);
   void mlp_block(const LayerWeights& layer);
   void norm_rows(const float* in, const std::vector<float>& weight, float* out, std::int64_t rows, std::int64_t width);
   void multiply(const Linear& linear, const float* x, float* y, bool accumulate);

@@ -21,16 +21,21 @@ enum class KvMode : std::uint8_t {
 
 struct KvOp {
   enum class Kind : std::uint8_t {
-    kAddHostPages,    // host_pages are appended
-    kAddDevicePages,  // resident only: device_pages [pages][layers] are appended
-    kEnterResident,   // from parked: device_pages [pages][layers] cover the rows so far, which are loaded from the host
-    kEnterHot,  // from parked or resident: device_pages [layers][buffer pages + ring pages] (see HotPages); the ring
-                // is loaded from the host, the buffer starts empty
-    kPark,      // from resident or hot: rows that are not on the host yet are written there
+    kAddHostPages,      // host_pages are appended
+    kAddDevicePages,    // resident only: device_pages [pages][layers] are appended
+    kAddMetadataPages,  // resident and hot: metadata_pages [pages][metadata layers] are appended
+    kEnterResident,     // from parked: device_pages [pages][layers] and metadata_pages cover the rows so far, which are
+                        // loaded from the host
+    kEnterHot,  // from parked or resident: device_pages [layers][buffer pages + ring pages] (see HotPages). From
+                // parked, metadata_pages cover the rows so far; from resident the sequence keeps its own. Rows that are
+                // not on the host yet are written there, then the ring and the last selection's blocks are loaded: so
+                // the new pages may be among those that the sequence had.
+    kPark,  // from resident or hot: rows and metadata that are not on the host yet are written there
   };
   Kind kind = Kind::kAddHostPages;
   std::vector<HostPage> host_pages;
   std::vector<PageId> device_pages;
+  std::vector<MetadataPageId> metadata_pages;
   HotBufferShape shape;  // kEnterHot
 };
 
@@ -48,11 +53,14 @@ struct HotPages {
 struct SequenceKv {
   SequenceId id;
   KvMode mode = KvMode::kParked;
+  bool keeps_metadata = false;                    // set when it is made: its algorithm needs the server's metadata
   std::int64_t length = 0;                        // rows written so far
   std::int64_t host_complete = 0;                 // rows [0, host_complete) are on the host, in every layer
   std::vector<HostPage> host_pages;               // [page]
   std::vector<std::vector<PageId>> device_pages;  // resident: [layer][page]; hot: [layer][buffer pages, ring pages]
-  std::vector<HotBuffer> hot;                     // hot: [layer]
+  std::vector<std::vector<MetadataPageId>> metadata_pages;  // resident, hot: [metadata layer][page]
+  std::vector<HotBuffer> hot;                               // hot: [layer]
+  std::vector<std::vector<std::int32_t>> last_selection;    // [layer] of its newest generated token; seeds a hot buffer
 };
 
 }  // namespace hotset::sparse

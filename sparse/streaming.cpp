@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/concat.h"
 #include "core/kv_geometry.h"
 #include "sparse/selection.h"
@@ -18,15 +19,19 @@ class StreamingSelection final : public SelectionAlgorithm {
   [[nodiscard]] std::int32_t block_tokens() const override { return block_tokens_; }
   // The first block, and those of a window whose oldest token is the last of its block.
   [[nodiscard]] std::int64_t max_blocks() const override { return 2 + ceil_div(window_tokens_ - 1, block_tokens_); }
+  [[nodiscard]] std::int64_t forced_blocks() const override { return max_blocks(); }
   [[nodiscard]] std::int64_t window_tokens() const override { return window_tokens_; }
 
-  void select(const SelectionContext& context, std::vector<std::int32_t>& blocks) const override {
-    blocks.clear();
-    if (context.length <= 0) return;
-    const std::int64_t last = (context.length - 1) / block_tokens_;
-    const std::int64_t first_recent = std::max<std::int64_t>(0, context.length - window_tokens_) / block_tokens_;
-    if (first_recent > 0) blocks.push_back(0);
-    for (std::int64_t block = first_recent; block <= last; ++block) blocks.push_back(static_cast<std::int32_t>(block));
+  void select(LayerId, std::span<const SelectionRow> rows, const SelectionQueries&, kernels::Backend&,
+              SelectionScratch&, SelectionList& out) const override {
+    for (const SelectionRow& row : rows) {
+      const std::int64_t last = (row.length - 1) / block_tokens_;
+      const std::int64_t first_recent = std::max<std::int64_t>(0, row.length - window_tokens_) / block_tokens_;
+      if (first_recent > 0) out.blocks.push_back(0);
+      for (std::int64_t block = first_recent; block <= last; ++block)
+        out.blocks.push_back(static_cast<std::int32_t>(block));
+      out.offsets.push_back(static_cast<std::int64_t>(out.blocks.size()));
+    }
   }
 
  private:
@@ -35,6 +40,10 @@ class StreamingSelection final : public SelectionAlgorithm {
 };
 
 }  // namespace
+
+void SelectionAlgorithm::append(LayerId, const MetadataRows&, kernels::Backend&) const {
+  HS_CHECK(false, "an algorithm without metadata appends none");
+}
 
 Result<std::shared_ptr<const SelectionAlgorithm>> make_streaming(std::int64_t block_tokens,
                                                                  std::int64_t window_tokens) {

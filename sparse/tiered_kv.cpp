@@ -8,7 +8,7 @@ namespace hotset::sparse {
 
 TieredKv::TieredKv(storage::DevicePool& device, storage::HostPool& host, kernels::Backend& backend)
     : device_(device), host_(host), backend_(backend) {
-  HS_CHECK(device.geometry() == host.geometry(), "both tiers hold the same rows");
+  HS_CHECK(device.layout() == host.layout(), "both tiers hold the same pages");
 }
 
 void TieredKv::apply(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
@@ -20,12 +20,17 @@ void TieredKv::apply(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
       HS_CHECK(kv.mode == KvMode::kResident, "only a resident sequence grows by pages");
       append_device_pages(kv, op);
       return;
+    case KvOp::Kind::kAddMetadataPages:
+      HS_CHECK(kv.mode != KvMode::kParked, "a parked sequence has no metadata on the device");
+      append_metadata_pages(kv, op);
+      return;
     case KvOp::Kind::kEnterResident: enter_resident(kv, op, traffic); return;
     case KvOp::Kind::kEnterHot: enter_hot(kv, op, traffic); return;
     case KvOp::Kind::kPark:
       flush(kv, traffic);
       kv.mode = KvMode::kParked;
       kv.device_pages.clear();
+      kv.metadata_pages.clear();
       kv.hot.clear();
       return;
   }
@@ -37,17 +42,24 @@ void TieredKv::append_device_pages(SequenceKv& kv, const KvOp& op) const {
   for (std::size_t i = 0; i < op.device_pages.size(); ++i) kv.device_pages[i % layers].push_back(op.device_pages[i]);
 }
 
+void TieredKv::append_metadata_pages(SequenceKv& kv, const KvOp& op) const {
+  const auto layers = static_cast<std::size_t>(layout().metadata_layers);
+  if (op.metadata_pages.empty()) return;
+  HS_CHECK(kv.keeps_metadata && layers > 0 && op.metadata_pages.size() % layers == 0,
+           "metadata pages come for all layers that keep some");
+  for (std::size_t i = 0; i < op.metadata_pages.size(); ++i)
+    kv.metadata_pages[i % layers].push_back(op.metadata_pages[i]);
+}
+
 void TieredKv::enter_resident(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   HS_CHECK(kv.mode == KvMode::kParked, "only a parked sequence becomes resident");
   kv.mode = KvMode::kResident;
   kv.device_pages.assign(static_cast<std::size_t>(geometry().layers), {});
+  kv.metadata_pages.assign(static_cast<std::size_t>(layout().metadata_layers), {});
   append_device_pages(kv, op);
-  for (std::int32_t layer = 0; layer < geometry().layers; ++layer) {
-    for (std::int64_t position = 0; position < kv.length; ++position) {
-      add_copy(host_row(kv, LayerId{layer}, position), device_row(kv, LayerId{layer}, position));
-    }
-    traffic.bytes_loaded += run_copies(geometry().row_bytes());
-  }
+  append_metadata_pages(kv, op);
+  for (std::int32_t layer = 0; layer < geometry().layers; ++layer) load_rows(kv, LayerId{layer}, 0, traffic);
+  load_metadata(kv, traffic);
 }
 
 void TieredKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
@@ -56,18 +68,55 @@ void TieredKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   const std::int64_t pages = hot_pages_of(op.shape).total();
   const std::int32_t layers = geometry().layers;
   HS_CHECK(static_cast<std::int64_t>(op.device_pages.size()) == pages * layers, "hot pages come for all layers");
+  if (kv.mode == KvMode::kParked) {
+    kv.metadata_pages.assign(static_cast<std::size_t>(layout().metadata_layers), {});
+    append_metadata_pages(kv, op);
+    load_metadata(kv, traffic);
+  } else {
+    HS_CHECK(op.metadata_pages.empty(), "a resident sequence keeps its metadata pages");
+  }
   kv.mode = KvMode::kHot;
   kv.device_pages.assign(static_cast<std::size_t>(layers), {});
   kv.hot.assign(static_cast<std::size_t>(layers), HotBuffer(op.shape));
-  const std::int64_t first = std::max<std::int64_t>(0, kv.length - op.shape.ring_tokens);
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     const auto begin = op.device_pages.begin() + layer * pages;
     kv.device_pages[static_cast<std::size_t>(layer)].assign(begin, begin + pages);
-    for (std::int64_t position = first; position < kv.length; ++position) {
-      add_copy(host_row(kv, LayerId{layer}, position), device_row(kv, LayerId{layer}, position));
-    }
-    traffic.bytes_loaded += run_copies(geometry().row_bytes());
+    load_rows(kv, LayerId{layer}, std::max<std::int64_t>(0, kv.length - op.shape.ring_tokens), traffic);
+    seed_buffer(kv, LayerId{layer}, traffic);
   }
+}
+
+// The newest selection is a good guess for the next one (three quarters stay): its blocks are there at the first step.
+void TieredKv::seed_buffer(SequenceKv& kv, LayerId layer, TierTraffic& traffic) {
+  const auto at = static_cast<std::size_t>(layer.value());
+  if (kv.last_selection.size() <= at || kv.last_selection[at].empty() || kv.length == 0) return;
+  kv.hot[at].diff(kv.last_selection[at], kv.length - 1, diff_);
+  load_misses(kv, layer, traffic);
+}
+
+// Rows [first, length) from the host to their places on the device.
+void TieredKv::load_rows(const SequenceKv& kv, LayerId layer, std::int64_t first, TierTraffic& traffic) {
+  std::int64_t position = first;
+  if (kv.mode == KvMode::kResident && first % kPageTokens == 0) {
+    for (; position + kPageTokens <= kv.length; position += kPageTokens) {
+      add_copy(host_row(kv, layer, position), device_row(kv, layer, position));
+    }
+    traffic.bytes_loaded += run_copies(geometry().page_bytes());
+  }
+  for (; position < kv.length; ++position) add_copy(host_row(kv, layer, position), device_row(kv, layer, position));
+  traffic.bytes_loaded += run_copies(geometry().row_bytes());
+}
+
+void TieredKv::load_metadata(const SequenceKv& kv, TierTraffic& traffic) {
+  if (!kv.keeps_metadata) return;
+  for (std::int32_t layer = 0; layer < layout().metadata_layers; ++layer) {
+    for (std::int64_t page = 0; page < pages_for_tokens(kv.length); ++page) {
+      const auto at = static_cast<std::size_t>(page);
+      add_copy(host_.metadata(layer, kv.host_pages[at]),
+               device_.metadata(kv.metadata_pages[static_cast<std::size_t>(layer)].at(at)));
+    }
+  }
+  traffic.bytes_loaded += run_copies(layout().metadata.page_bytes());
 }
 
 void TieredKv::flush(SequenceKv& kv, TierTraffic& traffic) {
@@ -88,6 +137,16 @@ void TieredKv::offload(SequenceKv& kv, std::int64_t first, std::int64_t end, Tie
     }
   }
   traffic.bytes_offloaded += run_copies(piece * geometry().row_bytes());
+  if (kv.keeps_metadata) {
+    for (std::int32_t layer = 0; layer < layout().metadata_layers; ++layer) {
+      for (std::int64_t page = first / kPageTokens; page < pages_for_tokens(end); ++page) {
+        const auto at = static_cast<std::size_t>(page);
+        add_copy(device_.metadata(kv.metadata_pages[static_cast<std::size_t>(layer)].at(at)),
+                 host_.metadata(layer, kv.host_pages[at]));
+      }
+    }
+    traffic.bytes_offloaded += run_copies(layout().metadata.page_bytes());
+  }
   kv.host_complete = end;
 }
 
@@ -98,11 +157,36 @@ void TieredKv::row_targets(const SequenceKv& kv, LayerId layer, std::int64_t fir
   }
 }
 
+void TieredKv::metadata_targets(const SequenceKv& kv, LayerId layer, std::int64_t first, std::int64_t rows,
+                                std::vector<std::byte*>& pages, std::vector<std::int32_t>& offsets) const {
+  const std::int32_t metadata_layer = layout().metadata_of_layer[static_cast<std::size_t>(layer.value())];
+  for (std::int64_t position = first; position < first + rows; ++position) {
+    const auto page = static_cast<std::size_t>(position / kPageTokens);
+    pages.push_back(kv.mode == KvMode::kParked
+                        ? host_.metadata(metadata_layer, kv.host_pages.at(page))
+                        : device_.metadata(kv.metadata_pages[static_cast<std::size_t>(metadata_layer)].at(page)));
+    offsets.push_back(static_cast<std::int32_t>(position % kPageTokens));
+  }
+}
+
+void TieredKv::metadata_pages(const SequenceKv& kv, LayerId layer, std::int64_t length,
+                              std::vector<const std::byte*>& pages) const {
+  const std::int32_t metadata_layer = layout().metadata_of_layer[static_cast<std::size_t>(layer.value())];
+  for (std::size_t page = 0; page < static_cast<std::size_t>(pages_for_tokens(length)); ++page) {
+    pages.push_back(kv.mode == KvMode::kParked
+                        ? host_.metadata(metadata_layer, kv.host_pages.at(page))
+                        : device_.metadata(kv.metadata_pages[static_cast<std::size_t>(metadata_layer)].at(page)));
+  }
+}
+
 void TieredKv::commit_rows(SequenceKv& kv, std::int64_t rows, TierTraffic& traffic) {
   kv.length += rows;
   if (kv.mode == KvMode::kParked) {
     kv.host_complete = kv.length;
     traffic.bytes_offloaded += rows * geometry().token_bytes();
+    if (kv.keeps_metadata) {
+      traffic.bytes_offloaded += rows * layout().metadata_layers * layout().metadata.page_bytes() / kPageTokens;
+    }
     return;
   }
   const std::int64_t complete = kv.length / kPageTokens * kPageTokens;
@@ -123,32 +207,45 @@ void TieredKv::all_slots(const SequenceKv& kv, LayerId layer, std::int64_t lengt
 void TieredKv::selected_slots(SequenceKv& kv, LayerId layer, std::span<const std::int32_t> blocks,
                               std::int32_t block_tokens, std::int64_t length, std::vector<std::int64_t>& slots,
                               TierTraffic& traffic) {
-  const bool hot = kv.mode == KvMode::kHot;
-  if (hot) {
-    auto& buffer = kv.hot[static_cast<std::size_t>(layer.value())];
-    HS_CHECK(buffer.shape().block_tokens == block_tokens, "the buffer holds blocks of the algorithm");
-    buffer.diff(blocks, length - 1, diff_);
-    load_misses(kv, layer, traffic);
-    traffic.hits += diff_.hits;
-    traffic.ring_hits += diff_.ring_hits;
-  } else {
-    HS_CHECK(kv.mode == KvMode::kResident, "a parked sequence does not decode");
-  }
+  HS_CHECK(kv.mode != KvMode::kParked, "a parked sequence does not decode");
+  kv.last_selection.resize(static_cast<std::size_t>(geometry().layers));
+  kv.last_selection[static_cast<std::size_t>(layer.value())].assign(blocks.begin(), blocks.end());
+  if (kv.mode == KvMode::kResident) return resident_slots(kv, layer, blocks, block_tokens, length, slots);
+  auto& buffer = kv.hot[static_cast<std::size_t>(layer.value())];
+  HS_CHECK(buffer.shape().block_tokens == block_tokens, "the buffer holds blocks of the algorithm");
+  buffer.diff(blocks, length - 1, diff_);
+  load_misses(kv, layer, traffic);
+  traffic.hits += diff_.hits;
+  traffic.misses += static_cast<std::int64_t>(diff_.misses.size());
+  traffic.ring_hits += diff_.ring_hits;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const std::int64_t first = std::int64_t{blocks[i]} * block_tokens;
     const std::int64_t count = std::min<std::int64_t>(block_tokens, length - first);
-    std::int64_t base = -1;
-    if (!hot) {
-      const auto& pages = kv.device_pages[static_cast<std::size_t>(layer.value())];
-      base = slot_of(pages[static_cast<std::size_t>(first / kPageTokens)], first % kPageTokens).value();
-    } else {
-      const std::int32_t place = diff_.slot_of[i];
-      const std::int32_t hot_blocks = kv.hot[static_cast<std::size_t>(layer.value())].shape().hot_blocks;
-      HS_CHECK(place >= 0, "a selection holds valid blocks");
-      base = (place < hot_blocks ? buffer_slot(kv, layer, place) : ring_slot(kv, layer, first)).value();
-    }
+    const std::int32_t place = diff_.slot_of[i];
+    HS_CHECK(place >= 0, "a selection holds valid blocks");
+    const bool in_buffer = place < buffer.shape().hot_blocks;
+    const std::int64_t base = (in_buffer ? buffer_slot(kv, layer, place) : ring_slot(kv, layer, first)).value();
     for (std::int64_t offset = 0; offset < count; ++offset) slots.push_back(base + offset);
   }
+}
+
+void TieredKv::resident_slots(const SequenceKv& kv, LayerId layer, std::span<const std::int32_t> blocks,
+                              std::int32_t block_tokens, std::int64_t length, std::vector<std::int64_t>& slots) const {
+  for (const std::int32_t block : blocks) {
+    const std::int64_t first = std::int64_t{block} * block_tokens;
+    const std::int64_t count = std::min<std::int64_t>(block_tokens, length - first);
+    const std::int64_t base = resident_slot(kv, layer, first).value();
+    for (std::int64_t offset = 0; offset < count; ++offset) slots.push_back(base + offset);
+  }
+}
+
+void TieredKv::stage_rows(const SequenceKv& kv, LayerId layer, std::span<const std::int64_t> positions,
+                          std::byte* target, TierTraffic& traffic) {
+  for (const std::int64_t position : positions) {
+    add_copy(host_row(kv, layer, position), target);
+    target += geometry().row_bytes();
+  }
+  traffic.bytes_loaded += run_copies(geometry().row_bytes());
 }
 
 void TieredKv::load_misses(const SequenceKv& kv, LayerId layer, TierTraffic& traffic) {
@@ -167,7 +264,6 @@ void TieredKv::load_misses(const SequenceKv& kv, LayerId layer, TierTraffic& tra
     }
   }
   run_copies(bytes);
-  traffic.misses += static_cast<std::int64_t>(diff_.misses.size());
 }
 
 const std::byte* TieredKv::resident_tile(const SequenceKv& kv, LayerId layer, std::int64_t tile) const {
@@ -185,9 +281,13 @@ void TieredKv::stage_tile(const SequenceKv& kv, LayerId layer, std::int64_t tile
 
 std::byte* TieredKv::device_row(const SequenceKv& kv, LayerId layer, std::int64_t position) const {
   if (kv.mode == KvMode::kHot) return device_.row(ring_slot(kv, layer, position));
+  return device_.row(resident_slot(kv, layer, position));
+}
+
+SlotId TieredKv::resident_slot(const SequenceKv& kv, LayerId layer, std::int64_t position) const {
   const auto& pages = kv.device_pages[static_cast<std::size_t>(layer.value())];
   HS_CHECK(position / kPageTokens < static_cast<std::int64_t>(pages.size()), "the row has a device page");
-  return device_.row(slot_of(pages[static_cast<std::size_t>(position / kPageTokens)], position % kPageTokens));
+  return slot_of(pages[static_cast<std::size_t>(position / kPageTokens)], position % kPageTokens);
 }
 
 std::byte* TieredKv::host_row(const SequenceKv& kv, LayerId layer, std::int64_t position) const {

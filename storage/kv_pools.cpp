@@ -14,31 +14,47 @@
 namespace hotset::storage {
 namespace {
 
-// Bytes of `pages` pages of `layers` layers, or an Error that names `option`.
-Result<std::int64_t> pool_bytes(const KvGeometry& geometry, std::int32_t layers, std::int32_t pages,
+// Bytes of `pages` pages of `layers` layers, `page_bytes` each, or an Error that names `option`.
+Result<std::int64_t> pool_bytes(std::int64_t page_bytes, std::int32_t layers, std::int32_t pages,
                                 std::string_view option) {
-  if (pages <= 0 || layers <= 0 || geometry.kv_heads <= 0 || geometry.head_dim <= 0)
+  if (pages <= 0 || layers <= 0 || page_bytes <= 0)
     return invalid_argument(concat("a KV pool of ", pages, " pages cannot hold anything: use a larger ", option),
                             std::string(option));
   const auto factor = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
-  std::optional<std::uint64_t> bytes = checked_mul(factor(geometry.kv_heads), factor(geometry.head_dim));
-  for (const std::uint64_t next :
-       {factor(2 * kv_dtype_bytes(geometry.dtype)), factor(kPageTokens), factor(layers), factor(pages)})
-    if (bytes) bytes = checked_mul(*bytes, next);
+  std::optional<std::uint64_t> bytes = checked_mul(factor(page_bytes), factor(layers));
+  if (bytes) bytes = checked_mul(*bytes, factor(pages));
   if (!bytes || *bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     return invalid_argument(concat("a KV pool of ", pages, " pages is larger than any memory: use a smaller ", option),
                             std::string(option));
   return static_cast<std::int64_t>(*bytes);
 }
 
-Result<AnonymousMemory> allocate_pool(const KvGeometry& geometry, std::int32_t layers, std::int32_t pages,
+// Widths of 2^20 channels and 2^16 heads are far beyond any model and keep the bytes of a page inside 64 bits.
+bool possible(const KvGeometry& rows) {
+  const auto within = [](std::int64_t value, std::int64_t most) { return value > 0 && value <= most; };
+  return within(rows.kv_heads, 1 << 16) && within(rows.key_dim, 1 << 20) && within(rows.value_dim, 1 << 20);
+}
+
+Result<AnonymousMemory> allocate_pool(std::int64_t page_bytes, std::int32_t layers, std::int32_t pages,
                                       std::string_view option) {
-  Result<std::int64_t> bytes = pool_bytes(geometry, layers, pages, option);
+  Result<std::int64_t> bytes = pool_bytes(page_bytes, layers, pages, option);
   if (!bytes) return bytes.error();
   Result<AnonymousMemory> memory = AnonymousMemory::allocate(bytes.value());
   if (!memory)
     return Error{memory.error().code, concat(memory.error().message, ": use a smaller ", option), std::string(option)};
   return memory;
+}
+
+// Metadata memory, or none where nothing is kept.
+Result<AnonymousMemory> allocate_metadata(const KvLayout& layout, std::int32_t layers, std::int32_t pages,
+                                          std::string_view option) {
+  if (layout.metadata_layers == 0) return AnonymousMemory::allocate(0);
+  return allocate_pool(layout.metadata.page_bytes(), layers, pages, option);
+}
+
+Error impossible(std::string_view option) {
+  return invalid_argument(concat("a KV pool of rows without a possible width cannot hold anything; see ", option),
+                          std::string(option));
 }
 
 }  // namespace
@@ -73,17 +89,23 @@ AnonymousMemory::~AnonymousMemory() {
   if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(bytes_));
 }
 
-Result<DevicePool> DevicePool::create(const KvGeometry& geometry, std::int32_t pages) {
+Result<DevicePool> DevicePool::create(const KvLayout& layout, const DevicePoolPages& pages) {
+  if (!possible(layout.rows)) return impossible("--device-kv-tokens");
   // A device page holds one layer.
-  Result<AnonymousMemory> memory = allocate_pool(geometry, 1, pages, "--device-kv-tokens");
-  if (!memory) return memory.error();
-  return DevicePool(geometry, pages, std::move(memory).value());
+  Result<AnonymousMemory> rows = allocate_pool(layout.rows.page_bytes(), 1, pages.rows, "--device-kv-tokens");
+  if (!rows) return rows.error();
+  Result<AnonymousMemory> metadata = allocate_metadata(layout, 1, pages.metadata, "--device-metadata-tokens");
+  if (!metadata) return metadata.error();
+  return DevicePool(layout, pages, std::move(rows).value(), std::move(metadata).value());
 }
 
-Result<HostPool> HostPool::create(const KvGeometry& geometry, std::int32_t pages) {
-  Result<AnonymousMemory> memory = allocate_pool(geometry, geometry.layers, pages, "--host-kv");
-  if (!memory) return memory.error();
-  return HostPool(geometry, pages, std::move(memory).value());
+Result<HostPool> HostPool::create(const KvLayout& layout, std::int32_t pages) {
+  if (!possible(layout.rows)) return impossible("--host-kv");
+  Result<AnonymousMemory> rows = allocate_pool(layout.rows.page_bytes(), layout.rows.layers, pages, "--host-kv");
+  if (!rows) return rows.error();
+  Result<AnonymousMemory> metadata = allocate_metadata(layout, layout.metadata_layers, pages, "--host-kv");
+  if (!metadata) return metadata.error();
+  return HostPool(layout, pages, std::move(rows).value(), std::move(metadata).value());
 }
 
 }  // namespace hotset::storage

@@ -29,44 +29,59 @@ class AnonymousMemory {
   std::int64_t bytes_ = 0;
 };
 
-// Layer-agnostic pages [page][64][row]; a page belongs to one (sequence, layer).
-class DevicePool {
- public:
-  // kInvalidArgument (nothing to hold, or more than 63 bits of bytes) and kOverloaded name --device-kv-tokens.
-  static Result<DevicePool> create(const KvGeometry& geometry, std::int32_t pages);
-  [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
-  [[nodiscard]] std::int32_t pages() const { return pages_; }
-  [[nodiscard]] std::byte* base() const { return memory_.data(); }
-  [[nodiscard]] std::byte* page(PageId page) const { return base() + page.value() * geometry_.page_bytes(); }
-  [[nodiscard]] std::byte* row(SlotId slot) const { return base() + slot.value() * geometry_.row_bytes(); }
-
- private:
-  DevicePool(const KvGeometry& geometry, std::int32_t pages, AnonymousMemory memory)
-      : geometry_(geometry), pages_(pages), memory_(std::move(memory)) {}
-  KvGeometry geometry_;
-  std::int32_t pages_;
-  AnonymousMemory memory_;
+struct DevicePoolPages {
+  std::int32_t rows = 0;      // pages of 64 rows of one layer
+  std::int32_t metadata = 0;  // pages of 64 tokens' metadata of one layer; not used where nothing is kept
 };
 
-// [layer][host_slot][row], layer-major: random reads of one layer stay inside a small address range. A host page is 64
-// consecutive host slots, the same in every layer.
+// Layer-agnostic pages of rows [page][64][row] and of metadata [page]; a page belongs to one (sequence, layer).
+class DevicePool {
+ public:
+  // kInvalidArgument (nothing to hold, or more than 63 bits of bytes) and kOverloaded name --device-kv-tokens or
+  // --device-metadata-tokens.
+  static Result<DevicePool> create(const KvLayout& layout, const DevicePoolPages& pages);
+  [[nodiscard]] const KvLayout& layout() const { return layout_; }
+  [[nodiscard]] const KvGeometry& geometry() const { return layout_.rows; }
+  [[nodiscard]] const DevicePoolPages& pages() const { return pages_; }
+  [[nodiscard]] std::byte* base() const { return rows_.data(); }
+  [[nodiscard]] std::byte* page(PageId page) const { return base() + page.value() * geometry().page_bytes(); }
+  [[nodiscard]] std::byte* row(SlotId slot) const { return base() + slot.value() * geometry().row_bytes(); }
+  [[nodiscard]] std::byte* metadata(MetadataPageId page) const {
+    return metadata_.data() + page.value() * layout_.metadata.page_bytes();
+  }
+
+ private:
+  DevicePool(const KvLayout& layout, const DevicePoolPages& pages, AnonymousMemory rows, AnonymousMemory metadata)
+      : layout_(layout), pages_(pages), rows_(std::move(rows)), metadata_(std::move(metadata)) {}
+  KvLayout layout_;
+  DevicePoolPages pages_;
+  AnonymousMemory rows_, metadata_;
+};
+
+// Rows [layer][host_slot][row] and metadata [metadata layer][host page], layer-major: random reads of one layer stay
+// inside a small address range. A host page is 64 consecutive host slots, the same in every layer, with their metadata.
 class HostPool {
  public:
   // As DevicePool::create, naming --host-kv.
-  static Result<HostPool> create(const KvGeometry& geometry, std::int32_t pages);
-  [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
+  static Result<HostPool> create(const KvLayout& layout, std::int32_t pages);
+  [[nodiscard]] const KvLayout& layout() const { return layout_; }
+  [[nodiscard]] const KvGeometry& geometry() const { return layout_.rows; }
   [[nodiscard]] std::int32_t pages() const { return pages_; }
   [[nodiscard]] std::byte* row(LayerId layer, HostSlot slot) const {
-    return memory_.data() + (layer.value() * (pages_ * kPageTokens) + slot.value()) * geometry_.row_bytes();
+    return rows_.data() + (layer.value() * (pages_ * kPageTokens) + slot.value()) * geometry().row_bytes();
   }
   [[nodiscard]] std::byte* page(LayerId layer, HostPage page) const { return row(layer, host_slot_of(page, 0)); }
+  // `metadata_layer`: KvLayout::metadata_of_layer.
+  [[nodiscard]] std::byte* metadata(std::int32_t metadata_layer, HostPage page) const {
+    return metadata_.data() + (std::int64_t{metadata_layer} * pages_ + page.value()) * layout_.metadata.page_bytes();
+  }
 
  private:
-  HostPool(const KvGeometry& geometry, std::int32_t pages, AnonymousMemory memory)
-      : geometry_(geometry), pages_(pages), memory_(std::move(memory)) {}
-  KvGeometry geometry_;
+  HostPool(const KvLayout& layout, std::int32_t pages, AnonymousMemory rows, AnonymousMemory metadata)
+      : layout_(layout), pages_(pages), rows_(std::move(rows)), metadata_(std::move(metadata)) {}
+  KvLayout layout_;
   std::int32_t pages_;
-  AnonymousMemory memory_;
+  AnonymousMemory rows_, metadata_;
 };
 
 }  // namespace hotset::storage

@@ -14,12 +14,12 @@ constexpr std::int64_t kMaxQueriesPerTask = 128;
 constexpr std::int64_t kTasksPerThread = 4;
 
 KvHeadView kv_head_view(const KvGeometry& geometry, std::int64_t kv_head) {
-  const std::int64_t offset = kv_head * geometry.head_dim * kv_dtype_bytes(geometry.dtype);
-  return {geometry.dtype == KvDType::kBF16, offset, geometry.value_offset_bytes() + offset, geometry.head_dim};
+  const std::int64_t offset = kv_head * geometry.key_dim * kv_dtype_bytes(geometry.dtype);
+  return {geometry.dtype == KvDType::kBF16, offset, geometry.value_offset_bytes() + offset, geometry.key_dim};
 }
 
 std::int32_t group_size(const KvGeometry& geometry, std::int32_t heads) {
-  HS_CHECK(geometry.kv_heads > 0 && geometry.head_dim > 0 && heads > 0 && heads % geometry.kv_heads == 0,
+  HS_CHECK(geometry.kv_heads > 0 && geometry.key_dim > 0 && heads > 0 && heads % geometry.kv_heads == 0,
            "query heads do not divide into KV heads");
   return heads / geometry.kv_heads;
 }
@@ -61,7 +61,7 @@ void CpuAttention::slots(const SlotAttentionParams& params) {
       partials += tiles;
     }
   }
-  const std::int64_t partial_size = partial_floats(group, params.geometry.head_dim);
+  const std::int64_t partial_size = partial_floats(group, params.geometry.key_dim);
   partials_.reserve(partials * partial_size);
   const std::int64_t scratch_floats = std::int64_t{group} * kTileRows + 2 * partial_size;
   for (AlignedBuffer<float>& scratch : scratch_) scratch.reserve(scratch_floats);
@@ -74,7 +74,7 @@ void CpuAttention::slots(const SlotAttentionParams& params) {
 void CpuAttention::slot_run(const SlotAttentionParams& params, const Run& run, float* scratch) {
   const KvGeometry& geometry = params.geometry;
   const std::int32_t group = params.heads / geometry.kv_heads;
-  const std::int64_t partial_size = partial_floats(group, geometry.head_dim);
+  const std::int64_t partial_size = partial_floats(group, geometry.key_dim);
   const std::int64_t begin = params.slot_offsets[run.row];
   const std::int64_t end = params.slot_offsets[run.row + 1];
   float* const total = scratch + std::int64_t{group} * kTileRows;
@@ -82,13 +82,13 @@ void CpuAttention::slot_run(const SlotAttentionParams& params, const Run& run, f
 
   SlotTile tile{};
   tile.kv = kv_head_view(geometry, run.kv_head);
-  tile.q = params.q + run.row * params.q_stride + run.kv_head * group * geometry.head_dim;
+  tile.q = params.q + run.row * params.q_stride + run.kv_head * group * geometry.key_dim;
   tile.group = group;
   tile.scale = params.scale;
   tile.pool = params.pool;
   tile.row_bytes = geometry.row_bytes();
   tile.scores = scratch;
-  if (run.partial < 0) clear_total(group, geometry.head_dim, total);
+  if (run.partial < 0) clear_total(group, geometry.key_dim, total);
   for (std::int64_t t = run.tile_begin; t < run.tile_end; ++t) {
     tile.slots = params.slots + begin + t * kTileRows;
     tile.count = static_cast<std::int32_t>(std::min<std::int64_t>(kTileRows, end - begin - t * kTileRows));
@@ -96,18 +96,18 @@ void CpuAttention::slot_run(const SlotAttentionParams& params, const Run& run, f
       kernels_.slot_tile(tile, partials_.data() + (run.partial + t - run.tile_begin) * partial_size);
     } else {
       kernels_.slot_tile(tile, own_partial);
-      kernels_.merge_partial(group, geometry.head_dim, own_partial, total);
+      kernels_.merge_partial(group, geometry.key_dim, own_partial, total);
     }
   }
   if (run.partial < 0) {
-    float* out = params.out + (run.row * params.heads + run.kv_head * group) * geometry.head_dim;
-    kernels_.finish_partial(group, geometry.head_dim, total, out);
+    float* out = params.out + (run.row * params.heads + run.kv_head * group) * geometry.key_dim;
+    kernels_.finish_partial(group, geometry.key_dim, total, out);
   }
 }
 
 // Runs of one list lie next to each other, in ascending order.
 void CpuAttention::merge_runs(const SlotAttentionParams& params) {
-  const std::int32_t dim = params.geometry.head_dim;
+  const std::int32_t dim = params.geometry.key_dim;
   const std::int32_t group = params.heads / params.geometry.kv_heads;
   const std::int64_t partial_size = partial_floats(group, dim);
   float* const total = scratch_[0].data();
@@ -127,7 +127,7 @@ void CpuAttention::prefill(const PrefillAttentionParams& params) {
   if (params.rows <= 0) return;
   const KvGeometry& geometry = params.geometry;
   const std::int32_t group = group_size(geometry, params.heads);
-  for (AlignedBuffer<float>& scratch : scratch_) scratch.reserve(prefill_scratch_floats(geometry.head_dim));
+  for (AlignedBuffer<float>& scratch : scratch_) scratch.reserve(prefill_scratch_floats(geometry.key_dim));
   const std::int64_t fair = ceil_div(params.rows * geometry.kv_heads, pool_.threads() * kTasksPerThread);
   const std::int64_t step = std::clamp(fair, kMinQueriesPerTask, kMaxQueriesPerTask);
   const std::int64_t blocks = ceil_div(params.rows, step);
@@ -137,7 +137,7 @@ void CpuAttention::prefill(const PrefillAttentionParams& params) {
     const std::int64_t kv_head = index % geometry.kv_heads;
     PrefillTask task{};
     task.kv = kv_head_view(geometry, kv_head);
-    task.q = params.q + kv_head * group * geometry.head_dim;
+    task.q = params.q + kv_head * group * geometry.key_dim;
     task.q_stride = params.q_stride;
     task.query_begin = block * step;
     task.query_end = std::min(params.rows, task.query_begin + step);

@@ -100,11 +100,13 @@ class CpuBackend final : public Backend {
   }
 
   void store_rows(const StoreRowsParams& params) override {
-    const std::int64_t count = params.geometry.half_row_elements();
+    const std::int64_t count = params.geometry.key_elements();
+    HS_CHECK(params.geometry.dtype != KvDType::kFp8 && params.geometry.layout == KvGeometry::Layout::kGrouped,
+             "format");
     for_rows(params.rows, 2 * count, [&](std::int64_t row) {
       std::byte* const out = params.rows_out[row];
-      encode_half_row(params.k + row * params.stride, count, params.geometry.dtype, out);
-      encode_half_row(params.v + row * params.stride, count, params.geometry.dtype,
+      encode_half_row(params.k + row * params.k_stride, count, params.geometry.dtype, out);
+      encode_half_row(params.v + row * params.v_stride, count, params.geometry.dtype,
                       out + params.geometry.value_offset_bytes());
     });
   }
@@ -119,13 +121,23 @@ class CpuBackend final : public Backend {
   void slot_attention(const SlotAttentionParams& params) override { attention_.slots(params); }
   void prefill_attention(const PrefillAttentionParams& params) override { attention_.prefill(params); }
 
+  void layer_norm(const LayerNormParams&) override { HS_CHECK(false, "layer_norm"); }
+  void route(const RouteParams&) override { HS_CHECK(false, "route"); }
+  void experts(const ExpertsParams&) override { HS_CHECK(false, "experts"); }
+  void load_keys(const LoadKeysParams&) override { HS_CHECK(false, "load_keys"); }
+  void store_metadata(const StoreMetadataParams&) override { HS_CHECK(false, "store_metadata"); }
+  void index_scores(const IndexScoresParams&) override { HS_CHECK(false, "index_scores"); }
+  void low_rank_scores(const LowRankScoresParams&) override { HS_CHECK(false, "low_rank_scores"); }
+  void block_scores(const BlockScoresParams&) override { HS_CHECK(false, "block_scores"); }
+
   void top_k(const TopKParams& params) override {
-    HS_CHECK(params.k >= 0, "negative k");
     for_rows(params.rows, params.stride, [&](std::int64_t row) {
-      std::int32_t* const out = params.out + row * params.k;
+      HS_CHECK(params.k[row] >= 0, "negative k");
+      std::int32_t* const out = params.out + row * params.out_stride;
       HS_CHECK(params.lengths[row] >= 0 && params.lengths[row] <= params.stride, "row longer than its stride");
-      const std::int32_t count = top_k_row(params.scores + row * params.stride, params.lengths[row], params.k, out);
-      std::fill(out + count, out + params.k, -1);
+      const std::int32_t count =
+          top_k_row(params.scores + row * params.stride, params.lengths[row], params.k[row], out);
+      std::fill(out + count, out + params.out_stride, -1);
       params.counts[row] = count;
     });
   }

@@ -50,7 +50,7 @@ TEST(SelectionPlanner, HitRateOverSteps) {
 
 KvPlannerConfig pools() {
   KvPlannerConfig config;
-  config.geometry = {.layers = 2, .kv_heads = 1, .head_dim = 2, .dtype = KvDType::kF32};
+  config.geometry = {.layers = 2, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32};
   config.device_pages = 8;
   config.host_pages = 8;
   return config;

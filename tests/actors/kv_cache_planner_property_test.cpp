@@ -79,7 +79,7 @@ class Simulation {
   KvPlannerConfig random_config() {
     KvPlannerConfig config;
     config.geometry = {
-        .layers = static_cast<std::int32_t>(pick(1, 3)), .kv_heads = 1, .head_dim = 2, .dtype = KvDType::kF32};
+        .layers = static_cast<std::int32_t>(pick(1, 3)), .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32};
     config.device_pages = static_cast<std::int32_t>(pick(1, 24)) * config.geometry.layers;
     config.host_pages = static_cast<std::int32_t>(pick(4, 40));
     config.mode = one_of({KvModeChoice::kAuto, KvModeChoice::kResident, KvModeChoice::kHot});

@@ -20,7 +20,7 @@ constexpr std::int64_t kThreshold = 128;
 
 // Two layers. The hot shape takes 3 buffer pages and 3 ring pages per layer.
 KvPlannerConfig make_config(std::int32_t device_tokens, KvModeChoice mode, bool sparse = true) {
-  return {.geometry = {.layers = kLayers, .kv_heads = 1, .head_dim = 4, .dtype = KvDType::kF32},
+  return {.geometry = {.layers = kLayers, .kv_heads = 1, .key_dim = 4, .value_dim = 4, .dtype = KvDType::kF32},
           .device_pages = device_tokens / 64 * kLayers,
           .host_pages = 100,
           .mode = mode,

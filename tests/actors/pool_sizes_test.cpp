@@ -5,7 +5,7 @@
 namespace hotset::actors {
 namespace {
 
-constexpr KvGeometry kGeometry{.layers = 4, .kv_heads = 1, .head_dim = 8, .dtype = KvDType::kF32};
+constexpr KvGeometry kGeometry{.layers = 4, .kv_heads = 1, .key_dim = 8, .value_dim = 8, .dtype = KvDType::kF32};
 const std::int64_t kPageBytes = kPageTokens * kGeometry.token_bytes();  // 16 KiB
 
 TEST(PoolSizes, DefaultsAreBoundedByContextsAndByMemory) {

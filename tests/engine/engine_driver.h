@@ -70,11 +70,12 @@ class EngineDriver {
       config.hot_shape = shape.value();
     }
     planner_ = std::make_unique<actors::KvCachePlanner>(config);
-    auto device = storage::DevicePool::create(geometry, config.device_pages);
-    auto host = storage::HostPool::create(geometry, config.host_pages);
+    auto device =
+        storage::DevicePool::create(KvLayout::uniform(geometry), {.rows = config.device_pages, .metadata = 0});
+    auto host = storage::HostPool::create(KvLayout::uniform(geometry), config.host_pages);
     HS_CHECK(device.ok() && host.ok(), "the pools fit the memory");
     runner_ = std::make_unique<model::StepRunner>(
-        std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(),
+        std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(), nullptr,
         model::StepRunnerLimits{.max_batch = 32, .prefill_chunk = options.prefill_chunk * 32});
   }
 

@@ -15,7 +15,15 @@ Chosen run(Backend& backend, const std::vector<float>& scores, std::int64_t stri
   const auto rows = static_cast<std::int64_t>(lengths.size());
   Chosen chosen{std::vector<std::int32_t>(static_cast<std::size_t>(rows * k), -7),
                 std::vector<std::int32_t>(lengths.size(), -7)};
-  backend.top_k({scores.data(), stride, lengths.data(), rows, k, chosen.out.data(), chosen.counts.data()});
+  const std::vector<std::int32_t> ks(lengths.size(), k);
+  backend.top_k({.scores = scores.data(),
+                 .stride = stride,
+                 .lengths = lengths.data(),
+                 .rows = rows,
+                 .k = ks.data(),
+                 .out = chosen.out.data(),
+                 .out_stride = k,
+                 .counts = chosen.counts.data()});
   return chosen;
 }
 

@@ -24,16 +24,26 @@ class RandomSelection final : public SelectionAlgorithm {
   [[nodiscard]] std::string_view name() const override { return "random"; }
   [[nodiscard]] std::int32_t block_tokens() const override { return block_tokens_; }
   [[nodiscard]] std::int64_t max_blocks() const override { return max_blocks_; }
+  [[nodiscard]] std::int64_t forced_blocks() const override { return 1; }
   [[nodiscard]] std::int64_t window_tokens() const override { return 1; }
 
-  void select(const SelectionContext& context, std::vector<std::int32_t>& blocks) const override {
-    blocks.clear();
-    if (context.length <= 0) return;
-    const std::int64_t last = (context.length - 1) / block_tokens_;
+  void select(LayerId layer, std::span<const SelectionRow> rows, const SelectionQueries&, kernels::Backend&,
+              SelectionScratch&, SelectionList& out) const override {
+    for (const SelectionRow& row : rows) {
+      const auto blocks = choose(row.sequence, layer, row.length);
+      out.blocks.insert(out.blocks.end(), blocks.begin(), blocks.end());
+      out.offsets.push_back(static_cast<std::int64_t>(out.blocks.size()));
+    }
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::int32_t> choose(SequenceId sequence, LayerId layer, std::int64_t length) const {
+    std::vector<std::int32_t> blocks;
+    const std::int64_t last = (length - 1) / block_tokens_;
     const std::int64_t others = std::min(max_blocks_ - 1, last);
     std::uint64_t state = seed_;
-    for (const std::uint64_t part : {context.sequence.value(), static_cast<std::uint64_t>(context.layer.value()),
-                                     static_cast<std::uint64_t>(context.length)})
+    for (const std::uint64_t part :
+         {sequence.value(), static_cast<std::uint64_t>(layer.value()), static_cast<std::uint64_t>(length)})
       state = mix(state ^ part);
     // Floyd's sampling: `others` distinct numbers below `last`.
     for (std::int64_t end = last - others; end < last; ++end) {
@@ -44,9 +54,9 @@ class RandomSelection final : public SelectionAlgorithm {
     }
     blocks.push_back(static_cast<std::int32_t>(last));
     std::sort(blocks.begin(), blocks.end());
+    return blocks;
   }
 
- private:
   // splitmix64
   [[nodiscard]] static std::uint64_t mix(std::uint64_t x) {
     x += 0x9E3779B97F4A7C15;

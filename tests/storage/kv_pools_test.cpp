@@ -11,7 +11,8 @@
 namespace hotset::storage {
 namespace {
 
-constexpr KvGeometry kGeometry{.layers = 3, .kv_heads = 2, .head_dim = 8, .dtype = KvDType::kBF16};
+constexpr KvGeometry kGeometry{.layers = 3, .kv_heads = 2, .key_dim = 8, .value_dim = 8, .dtype = KvDType::kBF16};
+const KvLayout kLayout = KvLayout::uniform(kGeometry);
 constexpr std::int64_t kRowBytes = 2 * 2 * 8 * 2;
 
 TEST(AnonymousMemory, IsZeroAndWritable) {
@@ -52,7 +53,7 @@ TEST(AnonymousMemory, SizesThatNoSystemHasAreErrors) {
 }
 
 TEST(DevicePool, PagesAndRowsTileTheMemory) {
-  const DevicePool pool = DevicePool::create(kGeometry, 4).value();
+  const DevicePool pool = DevicePool::create(kLayout, {.rows = 4, .metadata = 0}).value();
   EXPECT_EQ(pool.pages(), 4);
   for (std::int32_t page = 0; page < 4; ++page) {
     EXPECT_EQ(pool.page(PageId{page}) - pool.base(), page * 64 * kRowBytes);
@@ -64,7 +65,7 @@ TEST(DevicePool, PagesAndRowsTileTheMemory) {
 }
 
 TEST(HostPool, IsLayerMajor) {
-  const HostPool pool = HostPool::create(kGeometry, 5).value();
+  const HostPool pool = HostPool::create(kLayout, 5).value();
   const std::byte* base = pool.row(LayerId{0}, HostSlot{0});
   std::set<const std::byte*> rows;
   for (std::int32_t layer = 0; layer < 3; ++layer)
@@ -79,34 +80,39 @@ TEST(HostPool, IsLayerMajor) {
 
 // More than 2^32 rows' bytes: offsets that were computed in 32 bits would land elsewhere. Untouched pages cost nothing.
 TEST(HostPool, OffsetsAre64Bit) {
-  const KvGeometry geometry{.layers = 8, .kv_heads = 8, .head_dim = 128, .dtype = KvDType::kF32};
-  const HostPool host = HostPool::create(geometry, 20'000).value();
+  const KvGeometry geometry{.layers = 8, .kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = KvDType::kF32};
+  const HostPool host = HostPool::create(KvLayout::uniform(geometry), 20'000).value();
   const std::byte* base = host.row(LayerId{0}, HostSlot{0});
   std::byte* last = host.row(LayerId{7}, host_slot_of(HostPage{19'999}, 63));
   EXPECT_EQ(last - base, (std::int64_t{8} * 20'000 * 64 - 1) * 8192);
   *last = std::byte{1};
-  const DevicePool device = DevicePool::create(geometry, 20'000).value();
+  const DevicePool device = DevicePool::create(KvLayout::uniform(geometry), {.rows = 20'000, .metadata = 0}).value();
   EXPECT_EQ(device.page(PageId{19'999}) - device.base(), std::int64_t{19'999} * 64 * 8192);
 }
 
 TEST(Pools, ErrorsNameTheOption) {
-  EXPECT_EQ(DevicePool::create(kGeometry, 0).error().param, "--device-kv-tokens");
-  EXPECT_EQ(DevicePool::create(kGeometry, -3).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(HostPool::create(kGeometry, 0).error().param, "--host-kv");
-  EXPECT_NE(HostPool::create(kGeometry, 0).error().message.find("--host-kv"), std::string::npos);
-  EXPECT_EQ(HostPool::create(KvGeometry{}, 4).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(DevicePool::create(kLayout, {}).error().param, "--device-kv-tokens");
+  EXPECT_EQ(DevicePool::create(kLayout, {.rows = -3, .metadata = 0}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(HostPool::create(kLayout, 0).error().param, "--host-kv");
+  EXPECT_NE(HostPool::create(kLayout, 0).error().message.find("--host-kv"), std::string::npos);
+  EXPECT_EQ(HostPool::create(KvLayout{}, 4).error().code, ErrorCode::kInvalidArgument);
 
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
   KvGeometry vast = kGeometry;
-  vast.kv_heads = vast.head_dim = kMost;
-  for (const Error& error : {DevicePool::create(vast, kMost).error(), HostPool::create(vast, kMost).error()}) {
+  vast.kv_heads = 1 << 16;
+  vast.key_dim = vast.value_dim = 1 << 20;
+  for (const Error& error : {DevicePool::create(KvLayout::uniform(vast), {.rows = kMost, .metadata = 0}).error(),
+                             HostPool::create(KvLayout::uniform(vast), kMost).error()}) {
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
     EXPECT_NE(error.message.find("larger than any memory"), std::string::npos);
   }
+  vast.kv_heads = kMost;  // no such model
+  EXPECT_EQ(DevicePool::create(KvLayout::uniform(vast), {.rows = 1, .metadata = 0}).error().code,
+            ErrorCode::kInvalidArgument);
   // Fits 63 bits, but no address space.
   vast.kv_heads = 1 << 10;
-  vast.head_dim = 1 << 10;
-  const Error refused = HostPool::create(vast, 1 << 28).error();
+  vast.key_dim = vast.value_dim = 1 << 10;
+  const Error refused = HostPool::create(KvLayout::uniform(vast), 1 << 28).error();
   EXPECT_EQ(refused.code, ErrorCode::kOverloaded);
   EXPECT_NE(refused.message.find("--host-kv"), std::string::npos);
 }
