@@ -36,6 +36,18 @@ Apply integer(Field ServerConfig::* field, std::int64_t lowest, std::int64_t hig
   };
 }
 
+Apply real(double ServerConfig::* field, double lowest, double highest) {
+  return [=](ServerConfig& config, const std::string& text) -> std::optional<std::string> {
+    double value = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (read.ec != std::errc{} || read.ptr != text.data() + text.size() || !(value >= lowest && value <= highest)) {
+      return concat("a number from ", lowest, " to ", highest);
+    }
+    config.*field = value;
+    return std::nullopt;
+  };
+}
+
 Apply size(std::int64_t ServerConfig::* field, std::int64_t lowest) {
   return [=](ServerConfig& config, const std::string& text) -> std::optional<std::string> {
     const auto bytes = parse_size(text);
@@ -118,26 +130,49 @@ std::vector<ServerOption> make_options() {
        "Where sequences keep their rows; hot: from the first sparse step (default: auto)",
        choice(&C::kv_mode,
               {{"auto", KvModeChoice::kAuto}, {"resident", KvModeChoice::kResident}, {"hot", KvModeChoice::kHot}})},
-      {"kv-dtype", kCache, "auto|f32|bf16", "Number format of cached rows; auto: f32 on the CPU (default: auto)",
-       choice(&C::kv_dtype,
-              {{"auto", KvDTypeChoice::kAuto}, {"f32", KvDTypeChoice::kF32}, {"bf16", KvDTypeChoice::kBF16}})},
+      {"kv-dtype", kCache, "auto|f32|bf16|fp8",
+       "Number format of cached rows and DSA index keys; auto: f32 on the CPU (default: auto)",
+       choice(&C::kv_dtype, {{"auto", KvDTypeChoice::kAuto},
+                             {"f32", KvDTypeChoice::kF32},
+                             {"bf16", KvDTypeChoice::kBF16},
+                             {"fp8", KvDTypeChoice::kFp8}})},
       {"device-kv-tokens", kCache, "TOKENS",
        "Device pool, in tokens of all layers; 0: from the memory that is there (default: 0)",
        integer(&C::device_kv_tokens, 0, kManyTokens)},
+      {"device-metadata-tokens", kCache, "TOKENS",
+       "Device pool of what selection keeps of each token; 0: as many as the host pool holds (default: 0)",
+       integer(&C::device_metadata_tokens, 0, kManyTokens)},
       {"host-kv", kCache, "SIZE", "Host pool, for example 4GiB; 0: from the memory that is there (default: 0)",
        size(&C::host_kv_bytes, 0)},
 
-      {"algorithm", kSelection, "auto|dense|streaming", "Selection algorithm; auto: dense (default: auto)",
-       word(&C::algorithm, {"auto", "dense", "streaming"})},
-      {"sparse-block", kSelection, "TOKENS", "Tokens of a selected block; divides 64 (default: 16)",
+      {"algorithm", kSelection, "NAME",
+       "auto, dsa, lowrank, quest, streaming or dense; auto: dsa for a model with an indexer, else lowrank (default: "
+       "auto)",
+       word(&C::algorithm, {"auto", "dsa", "lowrank", "quest", "streaming", "dense"})},
+      {"sparse-budget", kSelection, "TOKENS",
+       "Tokens that a generated token attends to, of lowrank and quest; dsa takes the model's index_topk (default: "
+       "2048)",
+       integer(&C::sparse_budget, 1, kManyTokens)},
+      {"sparse-block", kSelection, "TOKENS", "Tokens of a block of quest and streaming; divides 64 (default: 16)",
        choice<std::int64_t>(&C::sparse_block,
                             {{"1", 1}, {"2", 2}, {"4", 4}, {"8", 8}, {"16", 16}, {"32", 32}, {"64", 64}})},
       {"sparse-window", kSelection, "TOKENS", "Newest tokens that are always attended to (default: 64)",
        integer(&C::sparse_window, 1, kManyTokens)},
-      {"sparse-threshold", kSelection, "TOKENS", "Up to this length everything is attended to (default: 4096)",
+      {"sparse-sink", kSelection, "TOKENS", "First tokens that lowrank always attends to (default: 4)",
+       integer(&C::sparse_sink, 0, kManyTokens)},
+      {"sparse-threshold", kSelection, "TOKENS",
+       "Up to this length everything is attended to; dsa takes the model's index_topk (default: 4096)",
        integer(&C::sparse_threshold, 0, kManyTokens)},
+      {"quest-combine", kSelection, "mean|max|softmax", "How quest joins the scores of the heads (default: max)",
+       word(&C::quest_combine, {"mean", "max", "softmax"})},
       {"hot-ring", kSelection, "TOKENS", "Newest tokens kept on the device in hot mode (default: max(128, window))",
        integer(&C::hot_ring, 1, kManyTokens)},
+      {"hot-buffer", kSelection, "TOKENS",
+       "Selected tokens kept on the device in hot mode, per sequence and layer (default: twice the budget)",
+       integer(&C::hot_buffer, 1, kManyTokens)},
+      {"verify-rate", kSelection, "SHARE",
+       "Share of steps and layers whose rows and attention are checked against the host pool, 0 to 1 (default: 0)",
+       real(&C::verify_rate, 0, 1)},
       {"index-rank", kSelection, "R",
        "Directions of a low-rank index key; even (default: 16 for head dimension 64, 32 for 128, 64 for latent rows)",
        integer(&C::index_rank, 2, 4096)},
@@ -175,10 +210,8 @@ Result<void> check_server_config(const ServerConfig& config) {
 }
 
 std::optional<std::string> config_warning(const ServerConfig& config) {
-  if (config.kv_mode != KvModeChoice::kHot || (config.algorithm != "auto" && config.algorithm != "dense")) {
-    return std::nullopt;
-  }
-  return "--kv-mode hot has no effect: with dense attention (--algorithm auto or dense) no sequence can go hot.";
+  if (config.kv_mode != KvModeChoice::kHot || config.algorithm != "dense") return std::nullopt;
+  return "--kv-mode hot has no effect: with --algorithm dense no sequence can go hot.";
 }
 
 }  // namespace hotset::api

@@ -8,7 +8,7 @@
 namespace hotset {
 
 enum class KvModeChoice { kAuto, kResident, kHot };
-enum class KvDTypeChoice { kAuto, kF32, kBF16 };
+enum class KvDTypeChoice { kAuto, kF32, kBF16, kFp8 };
 
 struct ServerConfig {
   // model
@@ -39,15 +39,21 @@ struct ServerConfig {
   // cache
   KvDTypeChoice kv_dtype = KvDTypeChoice::kAuto;
   KvModeChoice kv_mode = KvModeChoice::kAuto;
-  std::int64_t device_kv_tokens = 0;  // 0: from the memory that is there
-  std::int64_t host_kv_bytes = 0;     // 0: from the memory that is there
+  std::int64_t device_kv_tokens = 0;        // 0: from the memory that is there
+  std::int64_t device_metadata_tokens = 0;  // 0: as many as the host pool holds
+  std::int64_t host_kv_bytes = 0;           // 0: from the memory that is there
 
   // selection
-  std::string algorithm = "auto";  // auto, dense, streaming
+  std::string algorithm = "auto";  // auto, dsa, lowrank, quest, streaming, dense
+  std::int64_t sparse_budget = 2048;
   std::int64_t sparse_block = 16;
   std::int64_t sparse_window = 64;
+  std::int64_t sparse_sink = 4;
   std::int64_t sparse_threshold = 4096;
+  std::string quest_combine = "max";       // mean, max, softmax
   std::optional<std::int64_t> hot_ring;    // default: max(128, window)
+  std::optional<std::int64_t> hot_buffer;  // tokens per sequence and layer; default: twice the budget
+  double verify_rate = 0;                  // share of (step, layer) that is checked against the host pool
   std::optional<std::int64_t> index_rank;  // low-rank index keys; default: by head dimension
   std::string cache_dir;         // what is kept between starts; empty: $XDG_CACHE_HOME/hotset, ~/.cache/hotset
   std::string trace_selections;  // file that every selection is recorded in; empty: none
