@@ -11,6 +11,7 @@
 
 #include "core/result.h"
 #include "model/sampler.h"
+#include "sparse/kv_usage.h"
 
 namespace hotset::actors {
 
@@ -41,6 +42,8 @@ struct GenerationRequest {
   bool echo = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
+  std::optional<std::string> algorithm;  // selection of this request, by name; absent: the server's
+  std::optional<std::int64_t> budget;    // tokens of a selection, > 0; absent: the server's
 };
 
 enum class FinishReason { kStop, kLength };
@@ -77,6 +80,7 @@ struct GenerationStarted {
 struct GenerationUsage {
   std::int64_t prompt_tokens = 0;  // each prompt once
   std::int64_t completion_tokens = 0;
+  sparse::KvUsage kv;  // of all choices together
 };
 
 // Receives the events of one request: started, then deltas, then finished; or error at any point, which ends it (before

@@ -77,7 +77,7 @@ std::optional<std::vector<std::int32_t>> FieldReader::token_ids(const Json& list
 }
 
 void FieldReader::fail(std::string_view name, std::string_view requirement) {
-  fail(invalid_argument(concat("The field '", name, "' ", requirement, "."), std::string(name)));
+  fail(invalid_argument(concat("The field '", path_, name, "' ", requirement, "."), concat(path_, name)));
 }
 
 void FieldReader::fail(Error error) {

@@ -15,7 +15,8 @@ namespace hotset::api {
 
 class FieldReader {
  public:
-  explicit FieldReader(const Json& object) : object_(object) {}  // an object that outlives the reader
+  // An object that outlives the reader; `path` stands before its fields' names in errors.
+  explicit FieldReader(const Json& object, std::string path = "") : object_(object), path_(std::move(path)) {}
 
   // The field's value; nullptr when absent or null.
   [[nodiscard]] const Json* find(std::string_view name) const;
@@ -28,13 +29,14 @@ class FieldReader {
   // Token ids, each in [0, vocabulary). `path` names the list in errors.
   std::optional<std::vector<std::int32_t>> token_ids(const Json& list, std::string_view path, std::int32_t vocabulary);
 
-  void fail(std::string_view name, std::string_view requirement);  // "The field 'NAME' REQUIREMENT."
+  void fail(std::string_view name, std::string_view requirement);  // "The field 'PATH NAME' REQUIREMENT."
   void fail(Error error);
   [[nodiscard]] bool failed() const { return error_.has_value(); }
   [[nodiscard]] const Error& error() const { return *error_; }
 
  private:
   const Json& object_;
+  std::string path_;
   std::optional<Error> error_;
 };
 

@@ -80,6 +80,23 @@ void read_stops(FieldReader& fields, const RequestLimits& limits, actors::Genera
   }
 }
 
+// "hotset": {"algorithm", "budget", "usage"}.
+void read_extension(FieldReader& fields, OpenAiRequest& request) {
+  const Json* extension = fields.find("hotset");
+  if (extension == nullptr) return;
+  if (!extension->is_object()) return fields.fail("hotset", "must be an object");
+  FieldReader inner(*extension, "hotset.");
+  request.generation.algorithm = inner.text("algorithm");
+  request.generation.budget = inner.integer("budget", 1, kMostTokens);
+  request.kv_usage = inner.boolean("usage").value_or(false);
+  for (const auto& [key, value] : extension->items()) {
+    if (key != "algorithm" && key != "budget" && key != "usage") {
+      fields.fail("hotset", "may hold algorithm, budget and usage only");
+    }
+  }
+  if (inner.failed()) fields.fail(inner.error());
+}
+
 // Fields that both endpoints share, apart from token limits and log-probabilities.
 void read_common(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
   auto& generation = request.generation;
@@ -91,6 +108,7 @@ void read_common(FieldReader& fields, const RequestLimits& limits, OpenAiRequest
   generation.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   fields.text("user");
+  read_extension(fields, request);
   request.stream = fields.boolean("stream").value_or(false);
   if (const Json* options = fields.find("stream_options"); options != nullptr) {
     if (!options->is_object()) return fields.fail("stream_options", "must be an object");

@@ -24,6 +24,7 @@ struct OpenAiRequest {
   bool include_usage = false;     // one more chunk with the token counts at the end of a stream
   bool return_token_ids = false;  // prompt_token_ids and token_ids in each choice
   bool logprobs = false;
+  bool kv_usage = false;  // what the cache spent on the request, beside the token counts
 };
 
 // A request without a seed gets a random one.

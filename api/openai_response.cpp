@@ -36,10 +36,25 @@ Json finish_json(const std::optional<actors::FinishReason>& finish) {
   return finish ? Json(name_of(*finish)) : Json(nullptr);
 }
 
-Json usage_json(const actors::GenerationUsage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+Json kv_usage_json(const sparse::KvUsage& usage) {
+  return {{"device_bytes",
+           {{"rows", usage.device_row_bytes},
+            {"metadata", usage.device_metadata_bytes},
+            {"tables", usage.device_table_bytes}}},
+          {"host_bytes", usage.host_bytes},
+          {"hits", usage.hits},
+          {"ring_hits", usage.ring_hits},
+          {"misses", usage.misses},
+          {"bytes_loaded", usage.bytes_loaded},
+          {"bytes_offloaded", usage.bytes_offloaded}};
+}
+
+Json usage_json(const actors::GenerationUsage& usage, bool with_kv) {
+  Json json{{"prompt_tokens", usage.prompt_tokens},
+            {"completion_tokens", usage.completion_tokens},
+            {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  if (with_kv) json["hotset"] = kv_usage_json(usage.kv);
+  return json;
 }
 
 Json chat_token(const std::string& text, float logprob) {
@@ -60,6 +75,7 @@ ResponseShape response_shape(const OpenAiRequest& request, std::string model, st
   shape.include_usage = request.include_usage;
   shape.return_token_ids = request.return_token_ids;
   shape.logprobs = request.logprobs;
+  shape.kv_usage = request.kv_usage;
   shape.top_logprobs = std::max(0, request.generation.sampling.logprobs);
   return shape;
 }
@@ -177,7 +193,7 @@ std::optional<std::string> ResponseWriter::chunk(const actors::ChoiceDelta& delt
 std::optional<std::string> ResponseWriter::usage_chunk(const actors::GenerationUsage& usage) const {
   if (!shape_.include_usage) return std::nullopt;
   Json json = envelope(true);
-  json["usage"] = usage_json(usage);
+  json["usage"] = usage_json(usage, shape_.kv_usage);
   return to_text(json);
 }
 
@@ -194,7 +210,7 @@ bool ResponseWriter::collect(actors::ChoiceDelta delta) {
 std::string ResponseWriter::whole(const actors::GenerationUsage& usage) {
   Json json = envelope(false);
   for (Choice& choice : choices_) json["choices"].push_back(choice_json(choice, choice.sum, false));
-  json["usage"] = usage_json(usage);
+  json["usage"] = usage_json(usage, shape_.kv_usage);
   return to_text(json);
 }
 

@@ -24,6 +24,7 @@ struct ResponseShape {
   bool return_token_ids = false;
   bool logprobs = false;
   std::int32_t top_logprobs = 0;
+  bool kv_usage = false;
 };
 
 [[nodiscard]] ResponseShape response_shape(const OpenAiRequest& request, std::string model, std::int64_t created);

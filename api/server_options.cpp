@@ -197,11 +197,6 @@ std::span<const ServerOption> server_options() {
 
 Result<void> check_server_config(const ServerConfig& config) {
   if (config.host.empty()) return invalid_argument("--host must not be empty.", "--host");
-  if (config.hot_ring && *config.hot_ring < config.sparse_window) {
-    return invalid_argument(
-        concat("--hot-ring (", *config.hot_ring, ") must be at least --sparse-window (", config.sparse_window, ")."),
-        "--hot-ring");
-  }
   const auto printable = [](unsigned char c) { return c > 0x20 && c < 0x7F; };
   if (!std::all_of(config.api_key.begin(), config.api_key.end(), printable)) {
     return invalid_argument("--api-key may hold printable ASCII without blanks only.", "--api-key");

@@ -63,6 +63,11 @@ const std::vector<FieldCase>& field_cases() {
       {"include_stop_str_in_output", 3, {"true", "null"}, {"1"}},
       {"skip_special_tokens", 3, {"false", "null"}, {"1"}},
       {"user", 3, {"\"me\"", "null"}, {"1", "{}"}},
+      {"hotset",
+       3,
+       {"{}", "{\"algorithm\":\"streaming\",\"budget\":512,\"usage\":true}", "{\"budget\":null}", "null"},
+       {"1", "[]", "{\"algorithm\":1}", "{\"budget\":0}", "{\"budget\":1.5}", "{\"budget\":9223372036854775808}",
+        "{\"usage\":1}", "{\"bugdet\":5}"}},
       {"foo", 3, {"1", "{\"a\":[]}", "null"}, {}},
       {"logprobs", 1, {"0", "5", "20", "null"}, {"-1", "21", "1000000000", "true", "\"1\"", "1.5"}},
       {"logprobs", 2, {"true", "false", "null"}, {"1", "\"true\""}},
@@ -85,6 +90,22 @@ const std::vector<FieldCase>& field_cases() {
       {"continue_final_message", 2, {"false", "null"}, {"true", "1"}},
   };
   return cases;
+}
+
+TEST(OpenAiRequest, SelectionOfOneRequest) {
+  for (const bool chat : {false, true}) {
+    Json body = base(chat);
+    EXPECT_FALSE(parse(body, chat).value().kv_usage);
+    EXPECT_FALSE(parse(body, chat).value().generation.algorithm.has_value());
+    body["hotset"] = {{"algorithm", "quest"}, {"budget", 77}, {"usage", true}};
+    const auto parsed = parse(body, chat);
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(parsed.value().generation.algorithm, "quest");
+    EXPECT_EQ(parsed.value().generation.budget, 77);
+    EXPECT_TRUE(parsed.value().kv_usage);
+    body["hotset"] = {{"budget", -1}};
+    EXPECT_EQ(parse(body, chat).error().param, "hotset.budget");
+  }
 }
 
 TEST(OpenAiRequest, EveryFieldHasARangeAndNamesItself) {

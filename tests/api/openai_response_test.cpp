@@ -161,6 +161,34 @@ TEST(OpenAiResponse, UsageChunkOnlyOnRequest) {
   }
 }
 
+TEST(OpenAiResponse, CacheUsageOnlyOnRequest) {
+  auto form = shape(false);
+  const actors::GenerationUsage usage{.prompt_tokens = 1,
+                                      .completion_tokens = 2,
+                                      .kv = {.device_row_bytes = 1,
+                                             .device_metadata_bytes = 2,
+                                             .device_table_bytes = 3,
+                                             .host_bytes = 4,
+                                             .hits = 5,
+                                             .ring_hits = 6,
+                                             .misses = 7,
+                                             .bytes_loaded = 8,
+                                             .bytes_offloaded = 9}};
+  ResponseWriter plain(form);
+  EXPECT_FALSE(parsed(plain.whole(usage))["usage"].contains("hotset"));
+  form.kv_usage = form.include_usage = true;
+  ResponseWriter asked(form);
+  const Json expected = {{"device_bytes", {{"rows", 1}, {"metadata", 2}, {"tables", 3}}},
+                         {"host_bytes", 4},
+                         {"hits", 5},
+                         {"ring_hits", 6},
+                         {"misses", 7},
+                         {"bytes_loaded", 8},
+                         {"bytes_offloaded", 9}};
+  EXPECT_EQ(parsed(*asked.usage_chunk(usage))["usage"]["hotset"], expected);
+  EXPECT_EQ(parsed(asked.whole(usage))["usage"]["hotset"], expected);
+}
+
 TEST(OpenAiResponse, CompletionLogprobsAreParallelLists) {
   auto form = shape(false);
   form.logprobs = true;

@@ -167,7 +167,6 @@ TEST_F(OptionsTest, BadValuesNameTheirSource) {
   EXPECT_NE(failure({"--prefill-chunk", "0"}), "");
   EXPECT_NE(failure({"--max-batch", "0"}), "");
   EXPECT_NE(failure({"--host-kv", "4GX"}).find("--host-kv must be a size"), std::string::npos);
-  EXPECT_NE(failure({"--hot-ring", "32"}).find("--sparse-window (64)"), std::string::npos);
   EXPECT_NE(failure({"--frobnicate", "1"}).find("--frobnicate"), std::string::npos);
   EXPECT_NE(failure({"--port"}).find("--port"), std::string::npos);
   environment_["HOTSET_THREADS"] = "many";
