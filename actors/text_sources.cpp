@@ -13,7 +13,6 @@
 namespace hotset::actors {
 namespace {
 
-using SharedTokenizer = std::shared_ptr<const model::Tokenizer>;
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{1} << 30;
@@ -48,20 +47,6 @@ Result<model::GgufTokenizerData> gguf_data(const model::GgufMetadata& metadata, 
   data.add_bos = source.add_bos;
   data.add_eos = source.add_eos;
   return data;
-}
-
-Result<SharedTokenizer> load_vocabulary(const model::TokenizerSource& source) {
-  if (const auto* metadata = std::get_if<std::shared_ptr<const model::GgufMetadata>>(&source.vocabulary)) {
-    const auto data = gguf_data(**metadata, source);
-    if (!data) return data.error();
-    return model::load_gguf_tokenizer(data.value());
-  }
-  const auto text = model::read_text_file(std::get<std::filesystem::path>(source.vocabulary), kMaxTokenizerBytes);
-  if (!text) return text.error();
-  return model::load_tokenizer_json(text.value(), {.bos_token = source.bos_token,
-                                                   .eos_token = source.eos_token,
-                                                   .add_bos = source.add_bos,
-                                                   .add_eos = source.add_eos});
 }
 
 Result<Json> parse_field(const std::string& text, const char* field) {
@@ -102,6 +87,23 @@ void compile_chat(std::string source, const model::TokenizerSource& texts, std::
 
 }  // namespace
 
+Result<std::shared_ptr<const model::Tokenizer>> load_tokenizer(const model::TokenizerSource& source) {
+  if (std::holds_alternative<std::monostate>(source.vocabulary)) {
+    return Error{ErrorCode::kNotFound, "the checkpoint has no tokenizer", {}};
+  }
+  if (const auto* metadata = std::get_if<std::shared_ptr<const model::GgufMetadata>>(&source.vocabulary)) {
+    const auto data = gguf_data(**metadata, source);
+    if (!data) return data.error();
+    return model::load_gguf_tokenizer(data.value());
+  }
+  const auto text = model::read_text_file(std::get<std::filesystem::path>(source.vocabulary), kMaxTokenizerBytes);
+  if (!text) return text.error();
+  return model::load_tokenizer_json(text.value(), {.bos_token = source.bos_token,
+                                                   .eos_token = source.eos_token,
+                                                   .add_bos = source.add_bos,
+                                                   .add_eos = source.add_eos});
+}
+
 Result<PromptEncoderParts> load_text_parts(const model::TokenizerSource& source, const ServerConfig& config,
                                            std::shared_ptr<const Clock> clock) {
   PromptEncoderParts parts;
@@ -116,7 +118,7 @@ Result<PromptEncoderParts> load_text_parts(const model::TokenizerSource& source,
     log_warn("the checkpoint has no tokenizer: only token ids are served");
     return parts;
   }
-  auto tokenizer = load_vocabulary(source);
+  auto tokenizer = load_tokenizer(source);
   if (!tokenizer && tokenizer.error().code != ErrorCode::kInvalidArgument) return tokenizer.error();
   if (!tokenizer) {
     log_warn("only token ids are served: ", tokenizer.error().message);

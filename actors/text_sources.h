@@ -9,8 +9,12 @@
 #include "core/config.h"
 #include "core/result.h"
 #include "model/checkpoint.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace hotset::actors {
+
+// Errors: kNotFound (the checkpoint has none), kInvalidArgument (of a kind that is not supported), kCorrupt.
+Result<std::shared_ptr<const model::Tokenizer>> load_tokenizer(const model::TokenizerSource& source);
 
 // `vocabulary` of the result is left to the caller. A tokenizer or template of an unsupported kind is a warning in the
 // log, and the server answers token ids only, or refuses chat. Errors: a damaged tokenizer; a --chat-template that

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "api/calibrate_command.h"
 #include "api/chat_client.h"
 #include "api/default_model.h"
 #include "api/options.h"
@@ -39,6 +40,11 @@ int run(const std::vector<std::string>& arguments) {
     case hotset::api::Command::kServe: return serve(std::move(line.value().server));
     case hotset::api::Command::kChat:
       return hotset::api::chat(line.value().chat, isatty(STDIN_FILENO) != 0, std::cin, std::cout, std::cerr);
+    case hotset::api::Command::kCalibrate: {
+      const auto done =
+          hotset::api::calibrate(line.value().calibrate, std::cout, std::cerr, isatty(STDERR_FILENO) != 0);
+      return done ? 0 : fail(done.error().message);
+    }
     case hotset::api::Command::kVersion: std::cout << "hotset " << hotset::api::kVersion << '\n'; return 0;
     case hotset::api::Command::kHelp: std::cout << line.value().help; return 0;
   }

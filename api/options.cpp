@@ -93,6 +93,32 @@ void declare_chat(CLI::App& chat, ChatOptions& options) {
       ->check(CLI::Range(0.0, 2.0).description(""));
 }
 
+void declare_calibrate(CLI::App& calibrate, CalibrateOptions& options) {
+  calibrate.add_option("model", options.model, "GGUF file or checkpoint folder")->type_name("MODEL")->required();
+  calibrate.add_option("--text", options.text, "Text in UTF-8 to calibrate with (default: a built-in one)")
+      ->type_name("FILE");
+  calibrate
+      .add_option(
+          "--rank", options.rank,
+          "Directions of an index key; even (default: 16 for head dimension 64, 32 for 128, 64 for latent rows)")
+      ->type_name("R");
+  calibrate
+      .add_option("--out", options.out,
+                  "File to write (default: FOLDER/index_basis.safetensors, or FILE.gguf.index_basis.safetensors)")
+      ->type_name("FILE");
+  calibrate
+      .add_option(
+          "--cache-dir", options.cache_dir,
+          "Where the file goes when it can't be written beside the model (default: $XDG_CACHE_HOME/hotset, else "
+          "~/.cache/hotset)")
+      ->type_name("FOLDER")
+      ->envname("HOTSET_CACHE_DIR");
+  calibrate
+      .add_option("--threads", options.threads, "Compute threads; 0: the processors this process may use (default: 0)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1024).description(""));
+}
+
 }  // namespace
 
 std::optional<std::string> process_environment(const std::string& name) {
@@ -124,6 +150,9 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
 
   CLI::App* chat = app.add_subcommand("chat", "Talk to a running server in the terminal");
   declare_chat(*chat, line.chat);
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate", "Make a model's basis of low-rank index keys, for hotset serve --algorithm lowrank");
+  declare_calibrate(*calibrate, line.calibrate);
   CLI::App* version = app.add_subcommand("version", "Print the version");
   app.require_subcommand(0, 1);
 
@@ -140,6 +169,8 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
     line.command = Command::kVersion;
   } else if (*chat) {
     line.command = Command::kChat;
+  } else if (*calibrate) {
+    line.command = Command::kCalibrate;
   } else if (*serve) {
     line.command = Command::kServe;
     std::erase_if(values, [&](const auto& entry) { return declared[entry.first]->count() == 0; });

@@ -20,13 +20,23 @@ struct ChatOptions {
   std::optional<double> temperature;
 };
 
-enum class Command { kServe, kChat, kVersion, kHelp };
+struct CalibrateOptions {
+  std::string model;                 // as ServerConfig::model; never empty
+  std::string text;                  // file; empty: the built-in text
+  std::optional<std::int64_t> rank;  // absent: by head dimension
+  std::string out;                   // file; empty: beside the model
+  std::string cache_dir;  // where the file goes when it can't lie beside the model; as ServerConfig::cache_dir
+  int threads = 0;        // 0: the processors this process may use
+};
+
+enum class Command { kServe, kChat, kCalibrate, kVersion, kHelp };
 
 struct CommandLine {
   Command command = Command::kHelp;
-  ServerConfig server;  // kServe; `model` may be empty: the default model (default_model.h)
-  ChatOptions chat;     // kChat
-  std::string help;     // kHelp
+  ServerConfig server;         // kServe; `model` may be empty: the default model (default_model.h)
+  ChatOptions chat;            // kChat
+  CalibrateOptions calibrate;  // kCalibrate
+  std::string help;            // kHelp
 };
 
 // Value of an environment variable; nullopt or empty when not set.

@@ -111,7 +111,7 @@ Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& check
   }
   if (request.tokenizer == nullptr) return std::optional<FoundIndexBasis>();
 
-  const auto tokens = request.tokenizer->encode(calibration_text());
+  const auto tokens = request.tokenizer->encode(calibration_text(), {.parse_special = false});
   if (!tokens) return tokens.error();
   log_info("calibrating low-rank index keys (rank ", rank, ") with ", tokens.value().size(),
            " tokens; once for this model");
