@@ -38,13 +38,26 @@ Result<HotBufferShape> make_hot_buffer_shape(std::int64_t hot_blocks, std::int64
   return shape;
 }
 
-Result<HotBufferShape> hot_buffer_shape_for(const SelectionAlgorithm& algorithm, std::optional<std::int64_t> hot_ring) {
+Result<HotBufferShape> hot_buffer_shape_for(const SelectionAlgorithm& algorithm, std::optional<std::int64_t> hot_ring,
+                                            std::optional<std::int64_t> hot_buffer) {
   const std::int64_t window = algorithm.window_tokens();
   const std::int64_t ring = hot_ring.value_or(std::max(kDefaultRing, window));
   if (ring < window)
     return invalid_argument(concat("--hot-ring is ", ring, ": it must hold the window of ", window, " tokens"),
                             "--hot-ring");
-  return make_hot_buffer_shape(algorithm.max_blocks(), algorithm.block_tokens(), ring);
+  const std::int64_t block_tokens = algorithm.block_tokens();
+  const std::int64_t budget = algorithm.max_blocks();
+  if (!hot_buffer) {
+    // Forced blocks change with the position only: more slots than they need would never be used.
+    const bool only_forced = algorithm.forced_blocks() >= budget;
+    const std::int64_t most = std::max(budget, kMostRows / block_tokens);
+    return make_hot_buffer_shape(only_forced ? budget : std::min(2 * budget, most), block_tokens, ring);
+  }
+  if (*hot_buffer < budget * block_tokens || *hot_buffer > kMostRows)
+    return invalid_argument(concat("--hot-buffer is ", *hot_buffer, ": use at least ", budget * block_tokens,
+                                   " tokens, which hold a whole selection, and at most ", kMostRows),
+                            "--hot-buffer");
+  return make_hot_buffer_shape(*hot_buffer / block_tokens, block_tokens, ring);
 }
 
 HotBuffer::HotBuffer(const HotBufferShape& shape) : shape_(shape) {

@@ -59,7 +59,7 @@ struct SelectionList {
 // Memory that select() reuses from call to call; one per stream.
 struct SelectionScratch {
   std::vector<float> scores;
-  std::vector<std::int64_t> query_rows, lengths, page_offsets, first, last;
+  std::vector<std::int64_t> query_rows, lengths, blocks, page_offsets, first, last;
   std::vector<std::int32_t> k, top, counts;
   std::vector<const std::byte*> pages;
 };
@@ -69,7 +69,7 @@ struct MetadataRows {
   const float* keys = nullptr;  // [rows, kv_heads * key_dim] after RoPE, float32; DSA: index keys [rows, index_dim]
   std::int64_t stride = 0;
   std::span<std::byte* const> pages;      // [rows] metadata page of each row
-  std::span<const std::int32_t> offsets;  // [rows] position in the page; rows of a page come in ascending order
+  std::span<const std::int32_t> offsets;  // [rows] position in the page; a page's rows are neighbours and ascend
 };
 
 // Immutable after construction. append() and select() are called from the stream thread only.
@@ -84,10 +84,12 @@ class SelectionAlgorithm {
   [[nodiscard]] virtual bool selects_prompt() const { return false; }  // DSA; else the prompt is attended in full
   [[nodiscard]] virtual MetadataGeometry metadata() const { return {}; }
 
-  // Not called when metadata() is kNone.
+  // Keeps the metadata of new tokens. Not called when metadata() is kNone.
   virtual void append(LayerId layer, const MetadataRows& rows, kernels::Backend& backend) const;
 
-  // Appends one selection per row to `out`, in the rows' order.
+  // Appends one selection per row to `out`, in the rows' order. A row's selection depends on the row, its query and its
+  // metadata only. Rows of one sequence should be neighbours and share the page table's memory: they are scored faster.
+  // A length of 0 (padding) selects nothing.
   virtual void select(LayerId layer, std::span<const SelectionRow> rows, const SelectionQueries& queries,
                       kernels::Backend& backend, SelectionScratch& scratch, SelectionList& out) const = 0;
 };
