@@ -51,7 +51,10 @@ void TieredAttention::run(std::uint64_t step, const LayerAttention& layer, std::
   if (observer_ != nullptr) tell(step, layer.layer, slices);
   std::size_t decode_slices = 0;
   while (decode_slices < slices.size() && !slices[decode_slices].prefill) ++decode_slices;
-  if (decode_slices > 0) decode(layer, slices.first(decode_slices));
+  if (decode_slices > 0) {
+    decode(layer, slices.first(decode_slices));
+    if (verifier_ && verifier_->due(step, layer.layer)) verify_decode(layer, slices.first(decode_slices));
+  }
   for (const SequenceSlice& slice : slices.subspan(decode_slices)) prefill(layer, slice);
 }
 
@@ -182,6 +185,24 @@ void TieredAttention::decode(const LayerAttention& layer, std::span<const Sequen
     slot_offsets_.push_back(static_cast<std::int64_t>(slots_.size()));
   }
   attend_slots(layer, kv_.device_base(), 0);
+}
+
+void TieredAttention::verify(double rate) {
+  if (rate > 0) verifier_.emplace(rate, shape_.heads, shape_.scale, backend_, kv_);
+}
+
+void TieredAttention::verify_decode(const LayerAttention& layer, std::span<const SequenceSlice> slices) {
+  for (const SequenceSlice& slice : slices) {
+    const bool everything = slice.selection == nullptr;
+    verifier_->check(layer.layer,
+                     {.kv = slice.kv,
+                      .blocks = everything ? std::span<const std::int32_t>{} : selection_of(slice.first_row),
+                      .everything = everything,
+                      .block_tokens = everything ? 1 : slice.selection->block_tokens(),
+                      .length = slice.first_position + 1,
+                      .q = layer.q + slice.first_row * shape_.heads * kv_.geometry().key_dim,
+                      .context = layer.context + slice.first_row * shape_.heads * kv_.geometry().value_dim});
+  }
 }
 
 // Rows from `first_row` on, one per slot list.

@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "model/attention_verifier.h"
 #include "sparse/selection.h"
 #include "sparse/selection_observer.h"
 #include "sparse/sequence_kv.h"
@@ -81,6 +83,10 @@ class TieredAttention {
   TieredAttention(const AttentionShape& shape, kernels::Backend& backend, sparse::TieredKv& kv,
                   const sparse::SelectionAlgorithm* keeper, TileExpander* expander, std::int64_t max_prefill_rows);
 
+  // Checks a share of the generated tokens' attention from then on.
+  void verify(double rate);
+  [[nodiscard]] VerifyOutcome take_verified() { return verifier_ ? verifier_->take() : VerifyOutcome{}; }
+
   // Told of every selection from then on; null: nobody.
   void observe(sparse::SelectionObserver* observer) { observer_ = observer; }
 
@@ -94,6 +100,7 @@ class TieredAttention {
                    std::span<const SequenceSlice> slices);
   void tell(std::uint64_t step, LayerId layer, std::span<const SequenceSlice> slices);
   void decode(const LayerAttention& layer, std::span<const SequenceSlice> slices);
+  void verify_decode(const LayerAttention& layer, std::span<const SequenceSlice> slices);
   void prefill(const LayerAttention& layer, const SequenceSlice& slice);
   void prefill_tiles(const LayerAttention& layer, const SequenceSlice& slice, std::int64_t rows);
   void prefill_selected(const LayerAttention& layer, const SequenceSlice& slice, std::int64_t first);
@@ -107,6 +114,7 @@ class TieredAttention {
   const sparse::SelectionAlgorithm* keeper_;
   TileExpander* expander_;
   sparse::SelectionObserver* observer_ = nullptr;
+  std::optional<AttentionVerifier> verifier_;
   // Workspace, sized once.
   KvGeometry tile_geometry_;            // of what dense prompts attend to
   std::vector<float> acc_, max_, sum_;  // carried softmax of a prompt slice

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/attention_verifier.h"
 #include "model/sampler.h"
 #include "sparse/selection.h"
 #include "sparse/sequence_kv.h"
@@ -77,6 +78,7 @@ struct StepStats {
 
 struct StepResult {
   std::uint64_t step = 0;
+  VerifyOutcome verified;  // --verify-rate
   std::vector<SequenceResult> sequences;
   StepStats stats;
 };

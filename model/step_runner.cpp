@@ -63,6 +63,7 @@ StepResult StepRunner::run(const StepPlan& plan) {
     score_rows(result);
   }
   for (const SequenceStep& step : plan.sequences) collect(*step.state, traffic);
+  result.verified = transformer_.take_verified();
   result.stats.hits = traffic.hits;
   result.stats.ring_hits = traffic.ring_hits;
   result.stats.misses = traffic.misses;

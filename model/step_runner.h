@@ -29,6 +29,8 @@ class StepRunner final : public StepExecutor {
 
   // Told of every selection from then on, from the thread of run(); null: nobody.
   void observe(sparse::SelectionObserver* observer) { transformer_.observe(observer); }
+  // Checks that share of (step, layer) against the host pool from then on.
+  void verify(double rate) { transformer_.verify(rate); }
 
   // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped.
   StepResult run(const StepPlan& plan) override;

@@ -58,6 +58,8 @@ class Transformer {
               const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows, std::int64_t max_prefill_rows);
 
   void observe(sparse::SelectionObserver* observer) { attention_.observe(observer); }
+  void verify(double rate) { attention_.verify(rate); }
+  [[nodiscard]] VerifyOutcome take_verified() { return attention_.take_verified(); }
 
   // One step: `tokens` [rows], slices in batch order, decode slices first. Writes the rows of every layer (commit_rows
   // is the caller's) and keeps the residual stream of all rows for logits().

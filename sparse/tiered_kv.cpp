@@ -290,6 +290,24 @@ SlotId TieredKv::resident_slot(const SequenceKv& kv, LayerId layer, std::int64_t
   return slot_of(pages[static_cast<std::size_t>(position / kPageTokens)], position % kPageTokens);
 }
 
+std::int64_t TieredKv::ring_begin(const SequenceKv& kv, LayerId layer) const {
+  const HotBufferShape& shape = kv.hot[static_cast<std::size_t>(layer.value())].shape();
+  return std::max<std::int64_t>(0, kv.length + 1 - shape.ring_tokens);
+}
+
+std::vector<TieredKv::BufferedBlock> TieredKv::buffered_blocks(const SequenceKv& kv, LayerId layer) const {
+  const HotBuffer& buffer = kv.hot[static_cast<std::size_t>(layer.value())];
+  const std::int64_t block_tokens = buffer.shape().block_tokens;
+  std::vector<BufferedBlock> out;
+  for (std::int64_t slot = 0; slot < buffer.shape().hot_blocks; ++slot) {
+    const std::int32_t block = buffer.block_of_slot()[static_cast<std::size_t>(slot)];
+    if (block < 0) continue;
+    out.push_back(
+        {.first = block * block_tokens, .rows = block_tokens, .device = device_.row(buffer_slot(kv, layer, slot))});
+  }
+  return out;
+}
+
 std::byte* TieredKv::host_row(const SequenceKv& kv, LayerId layer, std::int64_t position) const {
   HS_CHECK(position / kPageTokens < static_cast<std::int64_t>(kv.host_pages.size()), "the row has a host page");
   const HostPage page = kv.host_pages[static_cast<std::size_t>(position / kPageTokens)];

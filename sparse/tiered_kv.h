@@ -93,6 +93,17 @@ class TieredKv {
 
   // The copy of a row on the host; meaningful below kv.host_complete.
   [[nodiscard]] std::byte* host_row(const SequenceKv& kv, LayerId layer, std::int64_t position) const;
+  // The row on the device: of a resident sequence any, of a hot one those in the ring.
+  [[nodiscard]] std::byte* device_row(const SequenceKv& kv, LayerId layer, std::int64_t position) const;
+  // Hot: the oldest position in the ring once the row of this step is there.
+  [[nodiscard]] std::int64_t ring_begin(const SequenceKv& kv, LayerId layer) const;
+  struct BufferedBlock {
+    std::int64_t first = 0;  // position
+    std::int64_t rows = 0;
+    const std::byte* device = nullptr;
+  };
+  // Hot: what the buffer holds now.
+  [[nodiscard]] std::vector<BufferedBlock> buffered_blocks(const SequenceKv& kv, LayerId layer) const;
 
  private:
   void enter_resident(SequenceKv& kv, const KvOp& op, TierTraffic& traffic);
@@ -106,7 +117,6 @@ class TieredKv {
   void load_metadata(const SequenceKv& kv, TierTraffic& traffic);
   void load_misses(const SequenceKv& kv, LayerId layer, TierTraffic& traffic);
 
-  [[nodiscard]] std::byte* device_row(const SequenceKv& kv, LayerId layer, std::int64_t position) const;
   [[nodiscard]] SlotId resident_slot(const SequenceKv& kv, LayerId layer, std::int64_t position) const;
   [[nodiscard]] SlotId ring_slot(const SequenceKv& kv, LayerId layer, std::int64_t position) const;
   [[nodiscard]] SlotId buffer_slot(const SequenceKv& kv, LayerId layer, std::int64_t block_slot) const;
