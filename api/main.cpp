@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -10,7 +11,9 @@
 #include "api/calibrate_command.h"
 #include "api/chat_client.h"
 #include "api/default_model.h"
+#include "api/inspect_command.h"
 #include "api/options.h"
+#include "api/replay_command.h"
 #include "api/serve_command.h"
 #include "api/version.h"
 
@@ -45,6 +48,12 @@ int run(const std::vector<std::string>& arguments) {
           hotset::api::calibrate(line.value().calibrate, std::cout, std::cerr, isatty(STDERR_FILENO) != 0);
       return done ? 0 : fail(done.error().message);
     }
+    case hotset::api::Command::kInspectTrace:
+      std::signal(SIGPIPE, SIG_IGN);
+      return hotset::api::inspect_trace(line.value().inspect, std::cout, std::cerr);
+    case hotset::api::Command::kReplay:
+      std::signal(SIGPIPE, SIG_IGN);
+      return hotset::api::replay_trace(line.value().replay, std::cout, std::cerr);
     case hotset::api::Command::kVersion: std::cout << "hotset " << hotset::api::kVersion << '\n'; return 0;
     case hotset::api::Command::kHelp: std::cout << line.value().help; return 0;
   }

@@ -119,6 +119,42 @@ void declare_calibrate(CLI::App& calibrate, CalibrateOptions& options) {
       ->check(CLI::Range(0, 1024).description(""));
 }
 
+void declare_inspect(CLI::App& inspect, InspectOptions& options) {
+  inspect.require_subcommand(1);
+  CLI::App* trace =
+      inspect.add_subcommand("trace", "Print the selections that --trace-selections recorded, one JSON object a line");
+  trace->add_option("file", options.file, "A trace")->type_name("FILE")->required();
+  trace->add_option("--sequence", options.sequence, "Only this sequence, \"request\" in the output (default: all)")
+      ->type_name("N");
+  trace->add_option("--layer", options.layer, "Only this layer (default: all)")->type_name("N");
+  trace->add_option("--limit", options.limit, "Stop after so many lines; 0: never (default: 0)")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62).description(""));
+}
+
+void declare_replay(CLI::App& replay, ReplayArguments& options) {
+  replay.add_option("file", options.file, "A trace that --trace-selections recorded")->type_name("FILE")->required();
+  replay
+      .add_option("--hot-buffer", options.hot_buffer,
+                  "Sizes of the hot buffer of a sequence and layer: times the largest selection (1.5x), or tokens")
+      ->type_name("LIST")
+      ->capture_default_str();
+  replay
+      .add_option("--hot-ring", options.hot_ring,
+                  "Newest tokens kept on the device beside the buffer (default: the recorded server's)")
+      ->type_name("TOKENS");
+  replay.add_option("--policies", options.policies, "lru: the server's; belady: the best possible")
+      ->type_name("LIST")
+      ->capture_default_str();
+  replay
+      .add_option("--skip", options.skip,
+                  "Rows at the beginning of each sequence that are not counted, because they fill the empty buffer")
+      ->type_name("ROWS")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62).description(""));
+  replay.add_flag("--json", options.json, "Print one JSON object instead of tables");
+}
+
 }  // namespace
 
 std::optional<std::string> process_environment(const std::string& name) {
@@ -153,14 +189,19 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
   CLI::App* calibrate = app.add_subcommand(
       "calibrate", "Make a model's basis of low-rank index keys, for hotset serve --algorithm lowrank");
   declare_calibrate(*calibrate, line.calibrate);
+  CLI::App* inspect = app.add_subcommand("inspect", "Print what a recorded file holds");
+  declare_inspect(*inspect, line.inspect);
+  CLI::App* replay = app.add_subcommand("replay", "Run recorded selections through hot buffers of several sizes");
+  declare_replay(*replay, line.replay);
   CLI::App* version = app.add_subcommand("version", "Print the version");
   app.require_subcommand(0, 1);
 
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    const auto chosen = app.get_subcommands();
-    line.help = (chosen.empty() ? &app : chosen.front())->help();
+    const CLI::App* chosen = &app;
+    while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+    line.help = chosen->help();
     return line;
   } catch (const CLI::ParseError& error) {
     return invalid_argument(concat(error.what(), " (see hotset --help)"));
@@ -171,6 +212,10 @@ Result<CommandLine> parse_command_line(std::span<const std::string> arguments, c
     line.command = Command::kChat;
   } else if (*calibrate) {
     line.command = Command::kCalibrate;
+  } else if (*inspect) {
+    line.command = Command::kInspectTrace;
+  } else if (*replay) {
+    line.command = Command::kReplay;
   } else if (*serve) {
     line.command = Command::kServe;
     std::erase_if(values, [&](const auto& entry) { return declared[entry.first]->count() == 0; });

@@ -29,13 +29,33 @@ struct CalibrateOptions {
   int threads = 0;        // 0: the processors this process may use
 };
 
-enum class Command { kServe, kChat, kCalibrate, kVersion, kHelp };
+// hotset inspect trace
+struct InspectOptions {
+  std::string file;
+  std::optional<std::uint64_t> sequence;  // absent: all
+  std::optional<std::int32_t> layer;      // absent: all
+  std::int64_t limit = 0;                 // lines; 0: all
+};
+
+// hotset replay
+struct ReplayArguments {
+  std::string file;
+  std::string hot_buffer = "1x,1.25x,1.5x,2x,3x,4x";  // times the largest selection, or tokens
+  std::string policies = "lru,belady";
+  std::optional<std::int64_t> hot_ring;  // absent: the recorded server's
+  std::int64_t skip = 1;                 // rows of each sequence
+  bool json = false;
+};
+
+enum class Command { kServe, kChat, kCalibrate, kInspectTrace, kReplay, kVersion, kHelp };
 
 struct CommandLine {
   Command command = Command::kHelp;
   ServerConfig server;         // kServe; `model` may be empty: the default model (default_model.h)
   ChatOptions chat;            // kChat
   CalibrateOptions calibrate;  // kCalibrate
+  InspectOptions inspect;      // kInspectTrace
+  ReplayArguments replay;      // kReplay
   std::string help;            // kHelp
 };
 
