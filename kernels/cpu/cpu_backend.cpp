@@ -5,14 +5,14 @@
 
 #include "core/check.h"
 #include "core/concat.h"
+#include "core/kv_format.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/cpu_matmul.h"
-#include "kernels/cpu/half.h"
+#include "kernels/cpu/cpu_selection.h"
 #include "kernels/cpu/isa_kernels.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/cpu/top_k.h"
 
 namespace hotset::kernels {
 namespace {
@@ -40,21 +40,14 @@ const CpuPackedMatrix& own_matrix(const PackedMatrix* matrix) {
   return *own;
 }
 
-void encode_half_row(const float* from, std::int64_t count, KvDType dtype, std::byte* to) {
-  if (dtype == KvDType::kF32) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint16_t half = f32_to_bf16(from[i]);
-    std::memcpy(to + 2 * i, &half, sizeof half);
-  }
-}
-
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, CpuIsa isa)
-      : kernels_(kernels_of(isa)), pool_(threads), matmul_(kernels_, pool_), attention_(kernels_, pool_) {}
+      : kernels_(kernels_of(isa)),
+        pool_(threads),
+        matmul_(kernels_, pool_),
+        attention_(kernels_, pool_),
+        selection_(kernels_, pool_) {}
 
   std::string description() const override {
     return concat("CPU, ", pool_.threads(), pool_.threads() == 1 ? " thread, " : " threads, ", kernels_.name);
@@ -80,6 +73,14 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void layer_norm(const LayerNormParams& params) override {
+    for_rows(params.rows, params.width, [&](std::int64_t row) {
+      const std::int64_t at = row * params.width;
+      kernels_.layer_norm_row(params.in + at, params.weight, params.bias, params.out + at, params.width,
+                              params.epsilon);
+    });
+  }
+
   void rope(const RopeParams& params) override {
     HS_CHECK(params.rotary_dim % 2 == 0 && params.rotary_dim <= params.head_dim, "bad rotary dimension");
     if (params.rows <= 0) return;
@@ -100,14 +101,24 @@ class CpuBackend final : public Backend {
   }
 
   void store_rows(const StoreRowsParams& params) override {
-    const std::int64_t count = params.geometry.key_elements();
-    HS_CHECK(params.geometry.dtype != KvDType::kFp8 && params.geometry.layout == KvGeometry::Layout::kGrouped,
-             "format");
-    for_rows(params.rows, 2 * count, [&](std::int64_t row) {
-      std::byte* const out = params.rows_out[row];
-      encode_half_row(params.k + row * params.k_stride, count, params.geometry.dtype, out);
-      encode_half_row(params.v + row * params.v_stride, count, params.geometry.dtype,
-                      out + params.geometry.value_offset_bytes());
+    const KvGeometry& geometry = params.geometry;
+    const bool latent = geometry.layout == KvGeometry::Layout::kLatent;
+    const std::int64_t work = geometry.key_elements() + geometry.value_elements();
+    // FP8 costs a division an element.
+    for_rows(params.rows, geometry.dtype == KvDType::kFp8 ? 8 * work : work, [&](std::int64_t row) {
+      const float* const value = latent ? nullptr : params.v + row * params.v_stride;
+      encode_row(geometry, params.k + row * params.k_stride, value, params.rows_out[row]);
+    });
+  }
+
+  void load_keys(const LoadKeysParams& params) override {
+    const KvGeometry& geometry = params.geometry;
+    for_rows(params.rows, geometry.key_elements(), [&](std::int64_t row) {
+      const std::byte* const from = params.source + row * geometry.row_bytes();
+      float* const out = params.out + row * geometry.key_elements();
+      for (std::int64_t head = 0; head < geometry.kv_heads; ++head) {
+        kernels_.load_key(kv_head_view(geometry, head), from, out + head * geometry.key_dim);
+      }
     });
   }
 
@@ -121,26 +132,14 @@ class CpuBackend final : public Backend {
   void slot_attention(const SlotAttentionParams& params) override { attention_.slots(params); }
   void prefill_attention(const PrefillAttentionParams& params) override { attention_.prefill(params); }
 
-  void layer_norm(const LayerNormParams&) override { HS_CHECK(false, "layer_norm"); }
   void route(const RouteParams&) override { HS_CHECK(false, "route"); }
   void experts(const ExpertsParams&) override { HS_CHECK(false, "experts"); }
-  void load_keys(const LoadKeysParams&) override { HS_CHECK(false, "load_keys"); }
-  void store_metadata(const StoreMetadataParams&) override { HS_CHECK(false, "store_metadata"); }
-  void index_scores(const IndexScoresParams&) override { HS_CHECK(false, "index_scores"); }
-  void low_rank_scores(const LowRankScoresParams&) override { HS_CHECK(false, "low_rank_scores"); }
-  void block_scores(const BlockScoresParams&) override { HS_CHECK(false, "block_scores"); }
+  void store_metadata(const StoreMetadataParams& params) override { selection_.store(params); }
+  void index_scores(const IndexScoresParams& params) override { selection_.index_scores(params); }
+  void low_rank_scores(const LowRankScoresParams& params) override { selection_.low_rank_scores(params); }
+  void block_scores(const BlockScoresParams& params) override { selection_.block_scores(params); }
 
-  void top_k(const TopKParams& params) override {
-    for_rows(params.rows, params.stride, [&](std::int64_t row) {
-      HS_CHECK(params.k[row] >= 0, "negative k");
-      std::int32_t* const out = params.out + row * params.out_stride;
-      HS_CHECK(params.lengths[row] >= 0 && params.lengths[row] <= params.stride, "row longer than its stride");
-      const std::int32_t count =
-          top_k_row(params.scores + row * params.stride, params.lengths[row], params.k[row], out);
-      std::fill(out + count, out + params.out_stride, -1);
-      params.counts[row] = count;
-    });
-  }
+  void top_k(const TopKParams& params) override { selection_.top_k(params); }
 
  private:
   // body(i) for i in [0, count), at least `chunk` of them a task.
@@ -161,6 +160,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   CpuMatmul matmul_;
   CpuAttention attention_;
+  CpuSelection selection_;
   RopeTable rope_table_;
 };
 

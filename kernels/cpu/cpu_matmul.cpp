@@ -17,11 +17,12 @@ constexpr std::int64_t kMinParallelQuantize = 16 << 10;  // elements
 QuantizedRows CpuMatmul::quantize(const MatmulParams& params, const CpuPackedMatrix& weight) {
   const std::int64_t cols = weight.cols();
   const std::int64_t groups = cols / weight.group();
+  const std::int64_t x_stride = params.x_stride == 0 ? cols : params.x_stride;
   const QuantizedRows all{integers_.reserve(params.m * 2 * cols), scales_.reserve(params.m * groups),
                           sums_.reserve(params.m * groups)};
   const auto one = [&](std::int64_t row) {
     const QuantizedRows out{all.integers + row * 2 * cols, all.scales + row * groups, all.sums + row * groups};
-    kernels_.quantize_row(params.x + row * cols, cols, weight.group(), out);
+    kernels_.quantize_row(params.x + row * x_stride, cols, weight.group(), out);
   };
   if (params.m * cols < kMinParallelQuantize) {
     for (std::int64_t row = 0; row < params.m; ++row) one(row);
@@ -37,11 +38,13 @@ QuantizedRows CpuMatmul::quantize(const MatmulParams& params, const CpuPackedMat
 void CpuMatmul::run(const MatmulParams& params, const CpuPackedMatrix& weight) {
   const std::int64_t n = weight.rows();
   HS_CHECK(params.y_stride == 0 || params.y_stride >= n, "rows of y overlap");
+  HS_CHECK(params.x_stride == 0 || params.x_stride >= weight.cols(), "rows of x overlap");
   if (params.m <= 0 || n == 0) return;
 
   MatmulTask whole{};
   whole.weight = weight.view();
   whole.x = params.x;
+  whole.x_stride = params.x_stride == 0 ? weight.cols() : params.x_stride;
   if (weight.group() != 0) whole.quantized = quantize(params, weight);
   whole.bias = params.bias;
   whole.y = params.y;

@@ -1,4 +1,5 @@
-#include "kernels/cpu/half.h"
+#include "core/fp8.h"
+#include "core/half.h"
 #include "kernels/cpu/isa_kernels.h"
 
 namespace hotset::kernels {
@@ -10,11 +11,13 @@ namespace {
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/prefill_kernels.h"
+#include "kernels/cpu/selection_kernels.h"
 // clang-format on
 
 }  // namespace
 
-const IsaKernels kScalarKernels = {"scalar",  quantize_row, matmul,        rms_norm_row,   rope_row,
-                                   silu_gate, slot_tile,    merge_partial, finish_partial, prefill};
+const IsaKernels kScalarKernels = {"scalar",       quantize_row, matmul,    rms_norm_row, layer_norm_row,
+                                   rope_row,       silu_gate,    load_key,  slot_tile,    merge_partial,
+                                   finish_partial, prefill,      kSelection};
 
 }  // namespace hotset::kernels

@@ -160,7 +160,7 @@ struct FloatTiles {
   static void run(const MatmulTask& task, std::int64_t row, std::int64_t panel) {
     const std::int64_t cols = task.weight.cols;
     const std::uint8_t* weight = task.weight.data + panel * task.weight.panel_bytes;
-    const float* x = task.x + row * cols;
+    const float* x = task.x + row * task.x_stride;
     Simd::Vec y[kRows][kPanels];
     HOTSET_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -173,7 +173,7 @@ struct FloatTiles {
       for (int p = 0; p < kPanels; ++p) w[p] = load(weight + p * task.weight.panel_bytes + k * kBytes);
       HOTSET_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const Simd::Vec value = Simd::set1(x[r * cols + k]);
+        const Simd::Vec value = Simd::set1(x[r * task.x_stride + k]);
         HOTSET_UNROLL
         for (int p = 0; p < kPanels; ++p) y[r][p] = Simd::fma(w[p], value, y[r][p]);
       }

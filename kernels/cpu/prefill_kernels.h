@@ -6,10 +6,11 @@
 //   sum = fma(sum, r, tree sum of p);  acc = acc * r, then fma(p, v, acc) over its visible positions, ascending.
 
 struct PrefillScratch {
-  float* keys;    // [head_dim][64]
-  float* values;  // [64][padded_dim]
-  float* scores;  // [row block][64]
-  std::int64_t padded_dim;
+  float* keys;              // [key_dim][64]
+  float* values;            // [64][padded_dim]
+  float* scores;            // [row block][64]
+  float* row;               // one FP8 row in float32
+  std::int64_t padded_dim;  // value_dim rounded up to whole vectors
 };
 
 // The (query, head) pair that row `index` of a task means; rows are queries x heads, heads fastest.
@@ -28,29 +29,45 @@ HOTSET_SIMD PrefillRow prefill_row(const PrefillTask& task, std::int64_t index, 
   const std::int64_t pair = query * task.heads + task.first_head + head;
   const std::int64_t visible = task.first_position + query - tile_position + 1;
   PrefillRow row;
-  row.q = task.q + query * task.q_stride + head * task.kv.head_dim;
-  row.acc = task.acc + pair * task.kv.head_dim;
+  row.q = task.q + query * task.q_stride + head * task.kv.key_dim;
+  row.acc = task.acc + pair * task.kv.value_dim;
   row.max = task.max + pair;
   row.sum = task.sum + pair;
-  row.out = task.out + pair * task.kv.head_dim;
+  row.out = task.out + pair * task.kv.value_dim;
   row.visible = static_cast<int>(visible < kTileRows ? visible : kTileRows);
   return row;
 }
 
 template <bool kBf16>
+void load_row(const KvHeadView& kv, const std::byte* key_row, const std::byte* value_row, int row,
+              const PrefillScratch& scratch) {
+  float key[kLanes];
+  for_lanes(kv.key_dim, [&](std::int64_t at, int lanes) {
+    Simd::store(key, load_kv<kBf16>(key_row, at, lanes));
+    for (int i = 0; i < lanes; ++i) scratch.keys[(at + i) * kTileRows + row] = key[i];
+  });
+  for_lanes(kv.value_dim, [&](std::int64_t at, int lanes) {
+    Simd::store(scratch.values + row * scratch.padded_dim + at, load_kv<kBf16>(value_row, at, lanes));
+  });
+}
+
 void load_tile(const PrefillTask& task, const std::byte* tile, int count, const PrefillScratch& scratch) {
-  const std::int64_t dim = task.kv.head_dim;
+  const KvHeadView& kv = task.kv;
   for (int row = 0; row < count; ++row) {
     const std::byte* from = tile + row * task.row_bytes;
-    float key[kLanes];
-    for_lanes(dim, [&](std::int64_t at, int lanes) {
-      Simd::store(key, load_kv<kBf16>(from + task.kv.k_offset, at, lanes));
-      for (int i = 0; i < lanes; ++i) scratch.keys[(at + i) * kTileRows + row] = key[i];
-      Simd::store(scratch.values + row * scratch.padded_dim + at, load_kv<kBf16>(from + task.kv.v_offset, at, lanes));
-    });
+    if (kv.format == RowFormat::kFp8) {
+      load_key_and_value(kv, from, scratch.row);
+      const auto* key = reinterpret_cast<const std::byte*>(scratch.row);
+      const auto* value = reinterpret_cast<const std::byte*>(scratch.row + (kv.latent ? 0 : kv.key_dim));
+      load_row<false>(kv, key, value, row, scratch);
+    } else if (kv.format == RowFormat::kBF16) {
+      load_row<true>(kv, from + kv.k_offset, from + kv.v_offset, row, scratch);
+    } else {
+      load_row<false>(kv, from + kv.k_offset, from + kv.v_offset, row, scratch);
+    }
   }
   if (count == kTileRows) return;
-  for (std::int64_t d = 0; d < dim; ++d) {
+  for (std::int64_t d = 0; d < kv.key_dim; ++d) {
     for (int row = count; row < kTileRows; ++row) scratch.keys[d * kTileRows + row] = 0.0F;
   }
 }
@@ -85,7 +102,7 @@ HOTSET_SIMD void prefill_scores(const PrefillTask& task, const PrefillRow (&rows
       HOTSET_UNROLL
       for (int c = 0; c < kCols; ++c) sums[r][c] = Simd::set1(0.0F);
     }
-    accumulate_block(q, scratch.keys + column * kLanes, kTileRows, task.kv.head_dim, sums);
+    accumulate_block(q, scratch.keys + column * kLanes, kTileRows, task.kv.key_dim, sums);
     HOTSET_UNROLL
     for (int r = 0; r < kRows; ++r) {
       HOTSET_UNROLL
@@ -135,7 +152,7 @@ template <int kRows>
 void prefill_values(const PrefillTask& task, const PrefillRow* rows, const float* keep, const float* scores,
                     const PrefillScratch& scratch) {
   constexpr int kCols = Simd::kAttentionCols;
-  const std::int64_t dim = task.kv.head_dim;
+  const std::int64_t dim = task.kv.value_dim;
   std::int64_t channel = 0;
   for (; channel + kCols * kLanes <= dim; channel += kCols * kLanes) {
     prefill_values_columns<kRows, kCols>(rows, keep, scores, scratch, channel, kLanes);
@@ -169,7 +186,7 @@ void prefill_begin(const PrefillTask& task) {
     const PrefillRow row = prefill_row(task, i, 0);
     *row.max = kMinusInfinity;
     *row.sum = 0.0F;
-    for_lanes(task.kv.head_dim,
+    for_lanes(task.kv.value_dim,
               [&](std::int64_t at, int count) { store_lanes(row.acc + at, Simd::set1(0.0F), count); });
   }
 }
@@ -177,10 +194,11 @@ void prefill_begin(const PrefillTask& task) {
 void prefill(const PrefillTask& task) {
   constexpr int kRows = Simd::kAttentionRows;
   PrefillScratch scratch;
-  scratch.padded_dim = (task.kv.head_dim + kLanes - 1) / kLanes * kLanes;
+  scratch.padded_dim = (task.kv.value_dim + kLanes - 1) / kLanes * kLanes;
   scratch.scores = task.scratch;
   scratch.values = scratch.scores + kPrefillMaxRowBlock * kTileRows;
   scratch.keys = scratch.values + kTileRows * scratch.padded_dim;
+  scratch.row = scratch.keys + std::int64_t{kTileRows} * task.kv.key_dim;
   if (task.begin) prefill_begin(task);
 
   const std::int64_t newest = task.first_position + task.query_end - 1;  // of this block
@@ -190,11 +208,7 @@ void prefill(const PrefillTask& task) {
     if (tile_position > newest) break;
     const std::int64_t there = newest - tile_position + 1;
     const int count = static_cast<int>(there < kTileRows ? there : kTileRows);
-    if (task.kv.bf16) {
-      load_tile<true>(task, task.tiles[t], count, scratch);
-    } else {
-      load_tile<false>(task, task.tiles[t], count, scratch);
-    }
+    load_tile(task, task.tiles[t], count, scratch);
     const std::int64_t first_query = tile_position - task.first_position;
     std::int64_t i = (first_query > task.query_begin ? first_query : task.query_begin) * task.group;
     for (; i + kRows <= end; i += kRows) prefill_block<kRows>(task, i, tile_position, scratch);
@@ -204,6 +218,6 @@ void prefill(const PrefillTask& task) {
   if (!task.finish) return;
   for (std::int64_t i = task.query_begin * task.group; i < end; ++i) {
     const PrefillRow row = prefill_row(task, i, 0);
-    divide_row(row.acc, *row.sum, task.kv.head_dim, row.out);
+    divide_row(row.acc, *row.sum, task.kv.value_dim, row.out);
   }
 }

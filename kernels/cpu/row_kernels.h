@@ -55,6 +55,25 @@ void rms_norm_row(const float* in, const float* weight, float* out, std::int64_t
   });
 }
 
+// Two passes: the sum of squares of what is left without the mean loses nothing to a large mean.
+void layer_norm_row(const float* in, const float* weight, const float* bias, float* out, std::int64_t width,
+                    float epsilon) {
+  Simd::Vec total = Simd::set1(0.0F);
+  for_lanes(width, [&](std::int64_t at, int count) { total = Simd::add(total, load_lanes(in + at, count)); });
+  const Simd::Vec mean = Simd::set1(Simd::sum(total) / static_cast<float>(width));
+  Simd::Vec squares = Simd::set1(0.0F);
+  for_lanes(width, [&](std::int64_t at, int count) {
+    const Simd::Vec centred = Simd::fill_from(Simd::sub(load_lanes(in + at, count), mean), count, 0.0F);
+    squares = Simd::fma(centred, centred, squares);
+  });
+  const float variance = Simd::sum(squares) / static_cast<float>(width);
+  const Simd::Vec factor = Simd::set1(1.0F / __builtin_sqrtf(variance + epsilon));
+  for_lanes(width, [&](std::int64_t at, int count) {
+    const Simd::Vec scaled = Simd::mul(Simd::sub(load_lanes(in + at, count), mean), factor);
+    store_lanes(out + at, Simd::fma(scaled, load_lanes(weight + at, count), load_lanes(bias + at, count)), count);
+  });
+}
+
 void rope_row(float* x, const float* cos, const float* sin, std::int32_t half, std::int32_t heads,
               std::int32_t head_dim) {
   const Simd::Vec minus = Simd::set1(-1.0F);

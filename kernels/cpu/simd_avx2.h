@@ -14,6 +14,7 @@ struct Simd {
   static constexpr int kFloatPanels = 2;
   static constexpr int kAttentionRows = 2;
   static constexpr int kAttentionCols = 2;
+  static constexpr int kScoreRows = 1;
 
   HOTSET_SIMD __m256i lane_mask(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -49,6 +50,23 @@ struct Simd {
     __builtin_memcpy(half, from, 2 * static_cast<std::size_t>(count));
     return load_bf16(half);
   }
+  // Shifted to where float16 has them, codes mean 2^-8 of their value; 0x7f alone is NaN in one format only.
+  HOTSET_SIMD Vec load_e4m3(const std::uint8_t* from) {
+    const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load8(from)), 7);
+    const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    const __m256i magnitude = _mm256_and_si256(shifted, _mm256_set1_epi16(0x3f80));
+    const __m256i nan =
+        _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)), _mm256_set1_epi16(0x7e00));
+    const __m256i bits = _mm256_or_si256(half, nan);
+    const __m256 factor = _mm256_set1_ps(0x1p8F);
+    return {_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), factor),
+            _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1)), factor)};
+  }
+  HOTSET_SIMD Vec load_e4m3_partial(const std::uint8_t* from, int count) {
+    std::uint8_t codes[16] = {};
+    __builtin_memcpy(codes, from, static_cast<std::size_t>(count));
+    return load_e4m3(codes);
+  }
 
   HOTSET_SIMD Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
   HOTSET_SIMD Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
@@ -73,6 +91,11 @@ struct Simd {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  HOTSET_SIMD Vec sums(const Vec (&v)[16]) {
+    float out[16];
+    for (int i = 0; i < 16; ++i) out[i] = sum(v[i]);
+    return load(out);
   }
   HOTSET_SIMD float max_lane(Vec v) {
     const __m256 least = _mm256_set1_ps(-__builtin_inff());

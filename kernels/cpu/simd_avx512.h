@@ -11,6 +11,7 @@ struct Simd {
   static constexpr int kFloatPanels = 2;
   static constexpr int kAttentionRows = 4;
   static constexpr int kAttentionCols = 4;
+  static constexpr int kScoreRows = 4;
 
   // 16 or more sets every lane, 0 or less none.
   HOTSET_SIMD __mmask16 lane_mask(int count) {
@@ -34,6 +35,21 @@ struct Simd {
   HOTSET_SIMD Vec load_bf16_partial(const std::uint8_t* from, int count) {
     return widen_bf16(_mm256_maskz_loadu_epi16(lane_mask(count), from));
   }
+  // Shifted to where float16 has them, codes mean 2^-8 of their value; 0x7f alone is NaN in one format only.
+  HOTSET_SIMD Vec widen_e4m3(__m128i codes) {
+    const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    const __m256i magnitude = _mm256_and_si256(shifted, _mm256_set1_epi16(0x3f80));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x3f80));
+    const __m256i bits = _mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00));
+    return _mm512_mul_ps(_mm512_cvtph_ps(bits), _mm512_set1_ps(0x1p8F));
+  }
+  HOTSET_SIMD Vec load_e4m3(const std::uint8_t* from) {
+    return widen_e4m3(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  HOTSET_SIMD Vec load_e4m3_partial(const std::uint8_t* from, int count) {
+    return widen_e4m3(_mm_maskz_loadu_epi8(lane_mask(count), from));
+  }
 
   HOTSET_SIMD Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   HOTSET_SIMD Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
@@ -53,6 +69,24 @@ struct Simd {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  // The same additions as sum(), of 16 vectors at a time: each step adds the halves of two vectors into one.
+  HOTSET_SIMD Vec add_eights(Vec a, Vec b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+  HOTSET_SIMD Vec add_fours(Vec a, Vec b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  HOTSET_SIMD Vec add_twos(Vec a, Vec b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+  }
+  HOTSET_SIMD Vec add_ones(Vec a, Vec b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+  }
+  HOTSET_SIMD Vec sums(const Vec (&v)[16]) {
+    Vec four[4];  // four[j]: what is left of v[j], v[j + 4], v[j + 8] and v[j + 12], 4 lanes each
+    for (int j = 0; j < 4; ++j) four[j] = add_fours(add_eights(v[j], v[j + 4]), add_eights(v[j + 8], v[j + 12]));
+    return add_ones(add_twos(four[0], four[1]), add_twos(four[2], four[3]));
   }
   HOTSET_SIMD float max_lane(Vec v) {
     v = _mm512_max_ps(v, _mm512_set1_ps(-__builtin_inff()));

@@ -14,6 +14,7 @@ struct Simd {
   static constexpr int kFloatPanels = 1;
   static constexpr int kAttentionRows = 2;
   static constexpr int kAttentionCols = 2;
+  static constexpr int kScoreRows = 1;
 
   template <class F>
   HOTSET_SIMD Vec each(const F& f) {
@@ -52,6 +53,12 @@ struct Simd {
     __builtin_memcpy(half, from, 2 * static_cast<std::size_t>(count));
     return each([&](int i) { return bf16_to_f32(half[i]); });
   }
+  HOTSET_SIMD Vec load_e4m3(const std::uint8_t* from) {
+    return each([&](int i) { return e4m3_to_f32(from[i]); });
+  }
+  HOTSET_SIMD Vec load_e4m3_partial(const std::uint8_t* from, int count) {
+    return each([&](int i) { return i < count ? e4m3_to_f32(from[i]) : 0.0F; });
+  }
 
   HOTSET_SIMD Vec add(Vec a, Vec b) {
     return each([&](int i) { return a.lane[i] + b.lane[i]; });
@@ -89,6 +96,10 @@ struct Simd {
       for (int i = 0; i < half; ++i) v.lane[i] += v.lane[i + half];
     }
     return v.lane[0];
+  }
+  // Lane i is sum(v[i]).
+  HOTSET_SIMD Vec sums(const Vec (&v)[16]) {
+    return each([&](int i) { return sum(v[i]); });
   }
   // NaN lanes are ignored beside a number greater than -infinity.
   HOTSET_SIMD float max_lane(Vec v) {
