@@ -5,7 +5,17 @@
 
 namespace hotset::kernels {
 
-// Writes the min(k, length) chosen positions, ascending, to out and returns their number. k >= 0.
-std::int32_t top_k_row(const float* scores, std::int64_t length, std::int32_t k, std::int32_t* out);
+struct TopKRow {
+  const float* scores;  // [length]; only [first, last) is read
+  std::int64_t length;
+  std::int64_t first, last;  // forced: [0, first) and [last, length)
+  std::int32_t k;            // >= 0
+};
+
+// How many top_k_row() will choose: min(max(k, forced), length).
+[[nodiscard]] std::int64_t top_k_count(const TopKRow& row);
+
+// Writes the chosen positions, ascending, to out and returns their number. Linear time, no memory.
+std::int32_t top_k_row(const TopKRow& row, std::int32_t* out);
 
 }  // namespace hotset::kernels
