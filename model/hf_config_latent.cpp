@@ -14,6 +14,11 @@ using Layers = std::vector<bool>;
 constexpr std::string_view kIgnored[] = {
     "auto_map", "aux_loss_alpha", "ep_size", "index_share_for_mtp_iteration", "router_aux_loss_coef", "seq_aux"};
 
+// They mean nothing where n_routed_experts is null.
+constexpr std::string_view kOfExperts[] = {
+    "moe_intermediate_size", "n_group",      "n_shared_experts", "norm_topk_prob", "num_experts_per_tok",
+    "routed_scaling_factor", "scoring_func", "topk_group",       "topk_method"};
+
 void refuse_value(JsonOptions& options, std::string_view key, std::string_view value) {
   options.unsupported(key, concat("is ", printable(value), ", which is not supported for this architecture"));
 }
@@ -113,6 +118,7 @@ std::optional<ExpertsConfig> parse_experts(JsonOptions& options, const ModelConf
   const auto count = options.small_integer("n_routed_experts");
   auto layers = sparse_layers(options, config);
   if (!count) {
+    for (const auto key : kOfExperts) static_cast<void>(options.find(key));
     if (options.find("mlp_layer_types") != nullptr && std::ranges::count(layers, true) > 0) {
       options.fail(corrupt("option n_routed_experts is missing"));
     }
@@ -185,8 +191,11 @@ bool is_latent_family(Architecture architecture) {
 }
 
 void parse_latent_family(JsonOptions& options, ModelConfig& config) {
-  // Lists of one entry a layer are built below; check_model_config() will refuse the number.
-  if (config.layers < 1 || config.layers > kMaxLayers) return;
+  // Here, because lists of one entry a layer are built below.
+  if (config.layers < 1 || config.layers > kMaxLayers) {
+    options.unsupported("num_hidden_layers", concat("is outside 1 to ", kMaxLayers));
+    return;
+  }
   for (const auto key : kIgnored) static_cast<void>(options.find(key));
   // Files put the rope part's width, or nothing that is used, into head_dim.
   static_cast<void>(options.integer("head_dim"));

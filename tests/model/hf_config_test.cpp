@@ -156,7 +156,7 @@ struct Refused {
 TEST(HfConfigTest, UnsupportedOptionsAreRefusedByName) {
   const auto rope = [](json object) { return with(llama(), {{"rope_scaling", std::move(object)}}); };
   const Refused cases[] = {
-      {"architecture deepseek_v32 is not supported", family("deepseek_v32", "DeepseekV32ForCausalLM")},
+      {"architecture deepseek_v4 is not supported", family("deepseek_v4", "DeepseekV4ForCausalLM")},
       {"architecture gemma2 is not supported", family("gemma2", "Gemma2ForCausalLM")},
       {"architecture LlamaForSequenceClassification is not supported",
        family("llama", "LlamaForSequenceClassification")},
@@ -169,7 +169,7 @@ TEST(HfConfigTest, UnsupportedOptionsAreRefusedByName) {
       {"attention_bias", with(family("mistral", "MistralForCausalLM"), {{"attention_bias", true}})},
       {"mlp_bias", with(family("qwen3", "Qwen3ForCausalLM"), {{"mlp_bias", true}})},
       {"partial_rotary_factor", with(llama(), {{"partial_rotary_factor", 0.5}})},
-      {"quantization_config", with(llama(), {{"quantization_config", {{"quant_method", "awq"}}}})},
+      {"quantization_config.quant_method is awq", with(llama(), {{"quantization_config", {{"quant_method", "awq"}}}})},
       {"final_logit_softcapping", with(llama(), {{"final_logit_softcapping", 30.0}})},
       {"logits_scaling", with(llama(), {{"logits_scaling", 8}})},
       {"num_local_experts", with(llama(), {{"num_local_experts", 8}})},

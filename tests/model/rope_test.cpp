@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 namespace hotset::model {
 namespace {
 
@@ -84,6 +87,55 @@ TEST(RopeTest, YarnAttentionFactor) {
   expect_table(make_rope(config(10000.0, 16, scaling)), frequencies, 0.921042355);
   scaling.attention_factor = 1.25;
   expect_table(make_rope(config(10000.0, 16, scaling)), frequencies, 1.25);
+}
+
+// The numbers of tiny-deepseek-v32 and of DeepSeek-V3 in float64, by the formulas that the fixtures' oracle uses.
+TEST(RopeTest, YarnOfDeepseek) {
+  RopeScaling scaling;
+  scaling.type = RopeType::kYarn;
+  scaling.factor = 40.0;
+  scaling.original_max_positions = 128;
+  scaling.mscale = 1.0;
+  scaling.mscale_all_dim = 1.0;
+  expect_table(make_rope(config(10000.0, 16, scaling)),
+               {1, 0.213453742, 0.035, 0.000790569415, 0.00025, 7.90569415e-05, 2.5e-05, 7.90569415e-06}, 1.0);
+  scaling.original_max_positions = 4096;
+  const auto table = make_rope(config(10000.0, 64, scaling));
+  ASSERT_EQ(table.inv_freq.size(), 32U);
+  const std::pair<std::size_t, double> some[] = {{0, 1},
+                                                 {10, 0.0562341325},
+                                                 {11, 0.0390069266},
+                                                 {15, 0.00833450895},
+                                                 {20, 0.000790569415},
+                                                 {23, 3.33380358e-05},
+                                                 {31, 3.33380358e-06}};
+  for (const auto& [channel, frequency] : some) EXPECT_NEAR(table.inv_freq[channel], frequency, frequency * 1e-6);
+}
+
+TEST(RopeTest, AttentionScale) {
+  RopeScaling scaling;
+  scaling.type = RopeType::kYarn;
+  scaling.factor = 40.0;
+  scaling.original_max_positions = 4096;
+  scaling.mscale_all_dim = 1.0;
+  auto grouped = config(10000.0, 192, scaling);
+  EXPECT_DOUBLE_EQ(attention_scale(grouped),
+                   0.072168783648703216);  // no mscale in the softmax without latent attention
+
+  auto latent = grouped;
+  latent.latent = LatentConfig{.kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+  EXPECT_DOUBLE_EQ(attention_scale(latent), 0.13523377886088009);  // DeepSeek-V3
+  latent.rope_scaling.mscale_all_dim = 0.707;
+  EXPECT_DOUBLE_EQ(attention_scale(latent), 0.11472138679292611);  // DeepSeek-V2-Lite
+  latent.rope_scaling.mscale_all_dim = 0.0;
+  EXPECT_DOUBLE_EQ(attention_scale(latent), 0.072168783648703216);
+  latent.rope_scaling.mscale_all_dim.reset();
+  EXPECT_DOUBLE_EQ(attention_scale(latent), 0.072168783648703216);
+  latent.rope_scaling = {};
+  EXPECT_DOUBLE_EQ(attention_scale(latent), 0.072168783648703216);
+  latent.rope_scaling = scaling;
+  latent.head_dim = 48;
+  EXPECT_DOUBLE_EQ(attention_scale(latent), 0.27046755772176018);  // tiny-deepseek-v32
 }
 
 TEST(RopeTest, DivisorsOfTheFile) {
