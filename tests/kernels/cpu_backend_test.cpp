@@ -1,7 +1,9 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "core/kv_format.h"
 #include "tests/kernels/kernel_fixture.h"
 
 namespace hotset::kernels {
@@ -19,9 +21,9 @@ TEST(RmsNorm, AgreesWithFloat64AndItsOwnBits) {
     std::vector<float> expected;
     for (const auto& backend : backends()) {
       std::vector<float> out = in;  // in place
-      backend->rms_norm({out.data(), weight.data(), out.data(), rows, width, 1e-5F});
+      backend->rms_norm({out.data(), weight.data(), out.data(), rows, width, 0, 1e-5F});
       std::vector<float> alone(static_cast<std::size_t>(width));
-      backend->rms_norm({in.data() + 7 * width, weight.data(), alone.data(), 1, width, 1e-5F});
+      backend->rms_norm({in.data() + 7 * width, weight.data(), alone.data(), 1, width, 0, 1e-5F});
       EXPECT_TRUE(same_bits(alone, slice(out, 7 * width, width)));
       if (expected.empty()) {
         expected = out;
@@ -34,6 +36,66 @@ TEST(RmsNorm, AgreesWithFloat64AndItsOwnBits) {
             const auto at = static_cast<std::size_t>(r * width + c);
             const double value = in[at] * factor * weight[static_cast<std::size_t>(c)];
             ASSERT_NEAR(out[at], value, 1e-6 * std::fabs(value) + 1e-12) << width;
+          }
+        }
+      }
+      ASSERT_TRUE(same_bits(out, expected)) << width << ' ' << backend->description();
+    }
+  }
+}
+
+TEST(RmsNorm, RowsMayLieApart) {
+  Random random;
+  const std::int64_t rows = 9;
+  const std::int64_t width = 21;
+  const std::int64_t stride = 30;
+  const std::vector<float> x = random.normals(rows * stride);
+  const std::vector<float> weight = random.normals(width);
+  for (const auto& backend : backends()) {
+    std::vector<float> out = x;  // in place
+    backend->rms_norm({out.data(), weight.data(), out.data(), rows, width, stride, 1e-5F});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::vector<float> expected = slice(x, r * stride, stride);
+      backend->rms_norm({expected.data(), weight.data(), expected.data(), 1, width, 0, 1e-5F});
+      EXPECT_TRUE(same_bits(slice(out, r * stride, stride), expected)) << backend->description();
+    }
+  }
+}
+
+TEST(LayerNorm, AgreesWithFloat64AndItsOwnBits) {
+  Random random;
+  for (const std::int64_t width : kWidths) {
+    const std::int64_t rows = 37;
+    std::vector<float> in = random.normals(rows * width);
+    for (std::int64_t c = 0; c < width; ++c) {
+      in[static_cast<std::size_t>(5 * width + c)] = 3.0F;      // no variance
+      in[static_cast<std::size_t>(6 * width + c)] += 1000.0F;  // a mean far above the spread
+    }
+    const std::vector<float> weight = random.normals(width);
+    const std::vector<float> bias = random.normals(width);
+    std::vector<float> expected;
+    for (const auto& backend : backends()) {
+      std::vector<float> out = in;  // in place
+      backend->layer_norm({out.data(), weight.data(), bias.data(), out.data(), rows, width, 1e-6F});
+      std::vector<float> alone(static_cast<std::size_t>(width));
+      backend->layer_norm({in.data() + 7 * width, weight.data(), bias.data(), alone.data(), 1, width, 1e-6F});
+      EXPECT_TRUE(same_bits(alone, slice(out, 7 * width, width)));
+      if (expected.empty()) {
+        expected = out;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const float* const row = in.data() + r * width;
+          double mean = 0;
+          for (std::int64_t c = 0; c < width; ++c) mean += row[c] / static_cast<double>(width);
+          double variance = 0;
+          for (std::int64_t c = 0; c < width; ++c)
+            variance += std::pow(row[c] - mean, 2.0) / static_cast<double>(width);
+          const double factor = 1.0 / std::sqrt(variance + static_cast<double>(1e-6F));
+          for (std::int64_t c = 0; c < width; ++c) {
+            const auto channel = static_cast<std::size_t>(c);
+            const double value = (row[c] - mean) * factor * weight[channel] + bias[channel];
+            // The mean is rounded to float32: an error that small variances magnify.
+            const double rounding = (2e-7 * std::fabs(mean) + 1e-9) * factor * std::fabs(weight[channel]);
+            ASSERT_NEAR(out[static_cast<std::size_t>(r * width + c)], value, 3e-6 + rounding) << width << ' ' << r;
           }
         }
       }
@@ -138,35 +200,93 @@ TEST(SiluGate, NonFiniteInputs) {
   }
 }
 
-TEST(StoreRows, F32IsBytesAndBf16RoundsToNearestEven) {
-  // Ties go to even; the largest finite value becomes infinity; NaN stays NaN even when its payload is low.
-  const std::vector<std::pair<std::uint32_t, std::uint16_t>> cases = {
-      {0x3f800000U, 0x3f80U}, {0x3f808000U, 0x3f80U}, {0x3f818000U, 0x3f82U}, {0x3f808001U, 0x3f81U},
-      {0x7f7fffffU, 0x7f80U}, {0xff800000U, 0xff80U}, {0x80000000U, 0x8000U}, {0x00008000U, 0x0000U}};
-  const auto width = static_cast<std::int64_t>(cases.size());
-  std::vector<float> k;
-  for (const auto& [bits, half] : cases) k.push_back(std::bit_cast<float>(bits));
-  std::vector<float> v(k.rbegin(), k.rend());
-  v[0] = std::bit_cast<float>(0x7f800001U);
-  const auto backend = make_cpu_backend(2);
-  for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16}) {
-    const KvGeometry geometry{1, 2, static_cast<std::int32_t>(width / 2), dtype};
-    std::vector<std::byte> row(static_cast<std::size_t>(geometry.row_bytes()));
-    std::byte* target = row.data();
-    backend->store_rows({geometry, k.data(), v.data(), width, &target, 1});
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      if (dtype == KvDType::kF32) {
-        EXPECT_EQ(std::memcmp(row.data() + 4 * i, &k[i], 4), 0);
-        EXPECT_EQ(std::memcmp(row.data() + geometry.value_offset_bytes() + 4 * i, &v[i], 4), 0);
-      } else {
-        std::uint16_t half;
-        std::memcpy(&half, row.data() + 2 * i, 2);
-        EXPECT_EQ(half, cases[i].second) << i;
-        std::memcpy(&half, row.data() + geometry.value_offset_bytes() + 2 * i, 2);
-        if (i == 0) {
-          EXPECT_GT(half & 0x7fffU, 0x7f80U);
-        } else {
-          EXPECT_EQ(half, cases[cases.size() - 1 - i].second) << i;
+// ---- Rows: core/kv_format.h says what they hold ----
+
+std::vector<KvGeometry> row_geometries() {
+  using Layout = KvGeometry::Layout;
+  std::vector<KvGeometry> out;
+  for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
+    out.push_back({1, 3, 64, 64, Layout::kGrouped, dtype});
+    out.push_back({1, 2, 24, 7, Layout::kGrouped, dtype});
+    out.push_back({1, 2, 150, 260, Layout::kGrouped, dtype});
+    out.push_back({1, 1, 576, 512, Layout::kLatent, dtype});
+    out.push_back({1, 1, 147, 144, Layout::kLatent, dtype});
+    out.push_back({1, 1, 9, 9, Layout::kLatent, dtype});
+  }
+  return out;
+}
+
+TEST(StoreRows, WritesTheFormatsOfCore) {
+  Random random;
+  for (const KvGeometry& geometry : row_geometries()) {
+    const std::int64_t rows = 70;
+    const std::int64_t k_stride = geometry.key_elements() + 5;
+    const std::int64_t v_stride = geometry.value_elements() + 3;
+    const bool latent = geometry.layout == KvGeometry::Layout::kLatent;
+    std::vector<float> k = random.normals(rows * k_stride);
+    const std::vector<float> v = random.normals(rows * v_stride);
+    k[static_cast<std::size_t>(3 * k_stride)] = kNan;
+    k[static_cast<std::size_t>(4 * k_stride)] = -kInfinity;
+    const auto row_bytes = static_cast<std::size_t>(geometry.row_bytes());
+    std::vector<std::byte> expected(static_cast<std::size_t>(rows) * row_bytes);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      encode_row(geometry, k.data() + r * k_stride, latent ? nullptr : v.data() + r * v_stride,
+                 expected.data() + static_cast<std::size_t>(r) * row_bytes);
+    }
+    for (const auto& backend : backends()) {
+      std::vector<std::byte> bytes(expected.size() + 1, std::byte{0x77});
+      std::vector<std::byte*> targets;
+      for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) targets.push_back(bytes.data() + r * row_bytes);
+      std::reverse(targets.begin() + 10, targets.end());
+      backend->store_rows({geometry, k.data(), k_stride, latent ? nullptr : v.data(), v_stride, targets.data(), rows});
+      for (std::size_t r = 0; r < targets.size(); ++r) {
+        ASSERT_EQ(std::memcmp(targets[r], expected.data() + r * row_bytes, row_bytes), 0)
+            << r << ' ' << backend->description();
+      }
+      EXPECT_EQ(bytes.back(), std::byte{0x77});
+    }
+  }
+}
+
+TEST(LoadKeys, ReadsTheFormatsOfCore) {
+  Random random;
+  for (const KvGeometry& geometry : row_geometries()) {
+    const std::int64_t rows = 70;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(rows * geometry.row_bytes()));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      encode_row(geometry, random.normals(geometry.key_elements()).data(),
+                 random.normals(geometry.value_elements()).data(), bytes.data() + r * geometry.row_bytes());
+    }
+    std::memset(bytes.data() + 5 * geometry.row_bytes(), 0xff, static_cast<std::size_t>(geometry.row_bytes()));
+    std::vector<float> expected(static_cast<std::size_t>(rows * geometry.key_elements()));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      decode_key(geometry, bytes.data() + r * geometry.row_bytes(), expected.data() + r * geometry.key_elements());
+    }
+    for (const auto& backend : backends()) {
+      std::vector<float> out(expected.size() + 1, 7.0F);
+      backend->load_keys({geometry, bytes.data(), rows, out.data()});
+      EXPECT_EQ(out.back(), 7.0F);
+      out.pop_back();
+      ASSERT_TRUE(same_bits(out, expected)) << backend->description();
+    }
+  }
+}
+
+// Every code, NaN and subnormal ones included, under scales of all sizes.
+TEST(LoadKeys, EveryFp8CodeIsExact) {
+  for (const float scale : {1.0F, 0.3F, 1.7e-30F, 7e35F, 0.0F, kNan}) {
+    for (const std::int32_t width : {128, 127, 16, 5}) {
+      const KvGeometry geometry{1, 1, width, width, KvGeometry::Layout::kLatent, KvDType::kFp8};
+      for (int first = 0; first < 256; first += width) {
+        std::vector<std::byte> row(static_cast<std::size_t>(geometry.row_bytes()));
+        for (int i = 0; i < width; ++i) row[static_cast<std::size_t>(i)] = static_cast<std::byte>(first + i);
+        std::memcpy(row.data() + geometry.key_scales_offset_bytes(), &scale, sizeof scale);
+        std::vector<float> expected(static_cast<std::size_t>(width));
+        decode_key(geometry, row.data(), expected.data());
+        for (const auto isa : isas()) {
+          std::vector<float> out(expected.size());
+          make_cpu_backend(1, isa)->load_keys({geometry, row.data(), 1, out.data()});
+          ASSERT_TRUE(same_bits(out, expected)) << scale << ' ' << width << ' ' << static_cast<int>(isa);
         }
       }
     }

@@ -143,7 +143,7 @@ TEST_P(MatmulTest, BiasAccumulateAndStride) {
     const auto packed = backend->pack(matrix.view());
     const std::vector<float> plain = run(*backend, *packed, x, {m});
     std::vector<float> y = old;
-    MatmulParams params{x.data(), packed.get(), bias.data(), y.data(), stride, m, true};
+    MatmulParams params{x.data(), 0, packed.get(), bias.data(), y.data(), stride, m, true};
     backend->matmul(params);
     for (std::int64_t r = 0; r < m; ++r) {
       for (std::int64_t n = 0; n < stride; ++n) {
@@ -153,6 +153,31 @@ TEST_P(MatmulTest, BiasAccumulateAndStride) {
                       : plain[static_cast<std::size_t>(r * rows + n)] + bias[static_cast<std::size_t>(n)] + old[at];
         ASSERT_EQ(y[at], expected);
       }
+    }
+  }
+}
+
+// What lies between the rows of x is never read.
+TEST_P(MatmulTest, RowsOfXMayLieApart) {
+  const std::int64_t cols = widths().back();
+  const std::int64_t rows = 35;
+  const TestMatrix matrix = random_matrix(random_, GetParam(), rows, cols);
+  for (const std::int64_t m : {1, 2, 9, 33}) {
+    const std::int64_t stride = cols + 13;
+    const std::vector<float> x = random_.normals(m * cols);
+    std::vector<float> apart(static_cast<std::size_t>(m * stride), kNan);
+    for (std::int64_t r = 0; r < m; ++r) std::copy_n(x.data() + r * cols, cols, apart.data() + r * stride);
+    for (const auto& backend : backends()) {
+      const auto packed = backend->pack(matrix.view());
+      std::vector<float> y(static_cast<std::size_t>(m * rows), kNan);
+      MatmulParams params;
+      params.x = apart.data();
+      params.x_stride = stride;
+      params.weight = packed.get();
+      params.y = y.data();
+      params.m = m;
+      backend->matmul(params);
+      ASSERT_TRUE(same_bits(y, run(*backend, *packed, x, {m}))) << backend->description();
     }
   }
 }
