@@ -14,9 +14,17 @@ import time
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
 BINARY = pathlib.Path(os.environ.get("HOTSET_BINARY", REPOSITORY / "build" / "release" / "hotset"))
+# Fixtures with larger weights, laid out in the build folder (tests/CMakeLists.txt).
+UNPACKED_FIXTURES = pathlib.Path(
+    os.environ.get("HOTSET_UNPACKED_FIXTURES", REPOSITORY / "build" / "release" / "tests" / "fixtures-unpacked")
+)
 DEFAULT_MODEL = pathlib.Path(
     os.environ.get("HOTSET_DEFAULT_MODEL", REPOSITORY / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 )
+
+
+def load_json(path):
+    return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
 
 
 def clean_environment(**extra):
