@@ -1,9 +1,12 @@
 #include "api/command_output.h"
 
 #include <cerrno>
+#include <csignal>
 #include <system_error>
 
 namespace hotset::api {
+
+CommandOutput::CommandOutput(std::ostream& out) : out_(out) { std::signal(SIGPIPE, SIG_IGN); }
 
 bool CommandOutput::check() {
   if (out_) return true;

@@ -1,5 +1,4 @@
 // Standard output of a command that prints more than a screen. A reader that goes away (`| head`) is no failure.
-// The process must ignore SIGPIPE, which would end it before anything can be said.
 #pragma once
 
 #include <ostream>
@@ -10,8 +9,8 @@ namespace hotset::api {
 
 class CommandOutput {
  public:
-  // `out` must outlive this object.
-  explicit CommandOutput(std::ostream& out) : out_(out) {}
+  // `out` must outlive this object. From here on the process ignores SIGPIPE, which would end it without a word.
+  explicit CommandOutput(std::ostream& out);
 
   // False: nobody reads any more, or the output can't be written; what follows would be lost too.
   bool write(std::string_view text);

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <climits>
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -49,11 +48,8 @@ int run(const std::vector<std::string>& arguments) {
       return done ? 0 : fail(done.error().message);
     }
     case hotset::api::Command::kInspectTrace:
-      std::signal(SIGPIPE, SIG_IGN);
       return hotset::api::inspect_trace(line.value().inspect, std::cout, std::cerr);
-    case hotset::api::Command::kReplay:
-      std::signal(SIGPIPE, SIG_IGN);
-      return hotset::api::replay_trace(line.value().replay, std::cout, std::cerr);
+    case hotset::api::Command::kReplay: return hotset::api::replay_trace(line.value().replay, std::cout, std::cerr);
     case hotset::api::Command::kVersion: std::cout << "hotset " << hotset::api::kVersion << '\n'; return 0;
     case hotset::api::Command::kHelp: std::cout << line.value().help; return 0;
   }

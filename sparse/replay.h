@@ -41,9 +41,8 @@ struct ReplayCounts {
   std::int64_t misses = 0;
   std::int64_t ring_copies = 0;  // kBelady: every use of a block in the slack, because keeping it saves no miss
 
-  [[nodiscard]] double miss_share() const {
-    return selected == 0 ? 0 : static_cast<double>(misses) / static_cast<double>(selected);
-  }
+  // NaN where nothing was selected.
+  [[nodiscard]] double miss_share() const { return static_cast<double>(misses) / static_cast<double>(selected); }
 };
 
 struct LayerReplay {
