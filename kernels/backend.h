@@ -46,6 +46,7 @@ struct RmsNormParams {
   float* out = nullptr;           // [rows, width]
   std::int64_t rows = 0;
   std::int64_t width = 0;
+  std::int64_t stride = 0;  // of the rows of in and out, in floats (0 = width)
   float epsilon = 1e-6F;
 };
 
@@ -122,7 +123,8 @@ struct ExpertsParams {
 // score = sigmoid(logit) or softmax over the experts; choice = score + bias. Of `groups` equal groups the `top_groups`
 // with the highest group score stay (sum of their two best choices, or their best one); of the experts in them the
 // per_token with the highest choice are taken, ties to the lower number everywhere. weight = score, divided by the sum
-// of the taken ones (+ 1e-20) when `normalised`, times scaling_factor. NaN counts as minus infinity.
+// of the taken ones (+ 1e-20) when `normalised`, times scaling_factor. A NaN logit counts as minus infinity, and so does
+// a choice that is NaN or comes from a NaN logit.
 struct RouteParams {
   const float* logits = nullptr;  // [rows, experts]
   const float* bias = nullptr;    // [experts] or null
@@ -135,7 +137,7 @@ struct RouteParams {
   bool group_by_best = false;  // else by the sum of the two best
   bool normalised = true;
   float scaling_factor = 1.0F;
-  std::int32_t* ids = nullptr;  // [rows, per_token]
+  std::int32_t* ids = nullptr;  // [rows, per_token], ascending in a row
   float* weights = nullptr;     // [rows, per_token]
 };
 

@@ -1,53 +1,22 @@
-// The forward pass of Llama-like models (Llama, SmolLM2, Mistral, Qwen2, Qwen3), written once for all backends:
-// RMSNorm, grouped-query attention with RoPE, SiLU-gated MLP, residual stream in float32. Thread: the stream that owns
-// the backend.
+// The forward pass, written once for all models and backends: a decoder of layers with RMSNorm before attention
+// (attention_block.h, attention.h) and before the feed-forward part (feed_forward.h), residual stream in float32.
+// Thread: the stream that owns the backend.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "core/result.h"
 #include "kernels/backend.h"
 #include "model/attention.h"
-#include "model/checkpoint.h"
-#include "model/model_config.h"
-#include "model/rope.h"
+#include "model/attention_block.h"
+#include "model/feed_forward.h"
+#include "model/kv_layout.h"
+#include "model/weights.h"
 #include "sparse/tiered_kv.h"
 
 namespace hotset::model {
-
-using Matrix = std::unique_ptr<kernels::PackedMatrix>;
-
-struct Linear {
-  Matrix weight;
-  std::vector<float> bias;  // empty: none
-};
-
-struct LayerWeights {
-  std::vector<float> attention_norm, mlp_norm;  // [hidden]
-  std::vector<float> q_norm, k_norm;            // [head_dim] or empty
-  Linear q, k, v, o, gate, up, down;
-};
-
-// Packed weights of a validated checkpoint; the checkpoint may be closed afterwards.
-struct ModelWeights {
-  ModelConfig config;
-  RopeTable rope;
-  Matrix embedding;  // [vocabulary, hidden]
-  Matrix lm_head;    // null when tied: the embedding is used
-  std::vector<float> final_norm;
-  std::vector<LayerWeights> layers;
-
-  [[nodiscard]] const kernels::PackedMatrix& output() const { return lm_head ? *lm_head : *embedding; }
-  [[nodiscard]] std::int64_t bytes() const;
-  [[nodiscard]] std::int64_t parameters() const;
-};
-Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::Backend& backend);
-
-[[nodiscard]] KvGeometry kv_geometry_of(const ModelConfig& config, KvDType dtype);
 
 class Transformer {
  public:
@@ -71,20 +40,16 @@ class Transformer {
   [[nodiscard]] std::span<float> logits(std::span<const std::int64_t> rows);
 
  private:
-  void attention_block(std::uint64_t step, const LayerWeights& layer, LayerId id,
-                       std::span<const SequenceSlice> slices);
-  void mlp_block(const LayerWeights& layer);
-  void norm_rows(const float* in, const std::vector<float>& weight, float* out, std::int64_t rows, std::int64_t width);
-  void multiply(const Linear& linear, const float* x, float* y, bool accumulate);
-  void rotate(float* x, std::int32_t heads);
+  void norm(const float* in, const std::vector<float>& weight, float* out, std::int64_t rows);
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
   kernels::Backend& backend_;
+  std::unique_ptr<AttentionBlock> block_;
   TieredAttention attention_;
-  std::int64_t rows_ = 0;  // of the step
+  FeedForward feed_forward_;
   // Workspace [max_rows, ...].
-  std::vector<float> residual_, normed_, q_, k_, v_, context_, gate_, up_, logits_;
+  std::vector<float> residual_, normed_, logits_;
   std::vector<std::int64_t> positions_;
 };
 

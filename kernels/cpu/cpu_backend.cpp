@@ -7,6 +7,7 @@
 #include "core/concat.h"
 #include "core/kv_format.h"
 #include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/cpu_experts.h"
 #include "kernels/cpu/cpu_matmul.h"
 #include "kernels/cpu/cpu_selection.h"
 #include "kernels/cpu/isa_kernels.h"
@@ -34,12 +35,6 @@ const IsaKernels& kernels_of(CpuIsa isa) {
   return kScalarKernels;
 }
 
-const CpuPackedMatrix& own_matrix(const PackedMatrix* matrix) {
-  const auto* own = dynamic_cast<const CpuPackedMatrix*>(matrix);
-  HS_CHECK(own != nullptr, "the matrix was not packed by this backend");
-  return *own;
-}
-
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, CpuIsa isa)
@@ -47,7 +42,8 @@ class CpuBackend final : public Backend {
         pool_(threads),
         matmul_(kernels_, pool_),
         attention_(kernels_, pool_),
-        selection_(kernels_, pool_) {}
+        selection_(kernels_, pool_),
+        experts_(kernels_, pool_, matmul_) {}
 
   std::string description() const override {
     return concat("CPU, ", pool_.threads(), pool_.threads() == 1 ? " thread, " : " threads, ", kernels_.name);
@@ -67,8 +63,9 @@ class CpuBackend final : public Backend {
   }
 
   void rms_norm(const RmsNormParams& params) override {
+    const std::int64_t stride = params.stride == 0 ? params.width : params.stride;
     for_rows(params.rows, params.width, [&](std::int64_t row) {
-      const std::int64_t at = row * params.width;
+      const std::int64_t at = row * stride;
       kernels_.rms_norm_row(params.in + at, params.weight, params.out + at, params.width, params.epsilon);
     });
   }
@@ -132,8 +129,8 @@ class CpuBackend final : public Backend {
   void slot_attention(const SlotAttentionParams& params) override { attention_.slots(params); }
   void prefill_attention(const PrefillAttentionParams& params) override { attention_.prefill(params); }
 
-  void route(const RouteParams&) override { HS_CHECK(false, "route"); }
-  void experts(const ExpertsParams&) override { HS_CHECK(false, "experts"); }
+  void route(const RouteParams& params) override { experts_.route(params); }
+  void experts(const ExpertsParams& params) override { experts_.run(params); }
   void store_metadata(const StoreMetadataParams& params) override { selection_.store(params); }
   void index_scores(const IndexScoresParams& params) override { selection_.index_scores(params); }
   void low_rank_scores(const LowRankScoresParams& params) override { selection_.low_rank_scores(params); }
@@ -161,6 +158,7 @@ class CpuBackend final : public Backend {
   CpuMatmul matmul_;
   CpuAttention attention_;
   CpuSelection selection_;
+  CpuExperts experts_;
   RopeTable rope_table_;
 };
 

@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/block_formats.h"
-#include "kernels/cpu/half.h"
+#include "core/half.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace hotset::kernels {
@@ -54,6 +54,12 @@ PanelKind quantized_kind(int code_bits, int group, bool scale16) {
 }
 
 }  // namespace
+
+const CpuPackedMatrix& own_matrix(const PackedMatrix* matrix) {
+  const auto* own = dynamic_cast<const CpuPackedMatrix*>(matrix);
+  HS_CHECK(own != nullptr, "the matrix was not packed by this backend");
+  return *own;
+}
 
 CpuPackedMatrix::CpuPackedMatrix(const MatrixView& matrix, ThreadPool& pool) : rows_(matrix.rows), cols_(matrix.cols) {
   const BlockFormat format = block_format(matrix.type);

@@ -49,4 +49,7 @@ class CpuPackedMatrix final : public PackedMatrix {
   AlignedBuffer<std::uint8_t> data_;
 };
 
+// A matrix that this backend packed; HS_CHECK otherwise.
+[[nodiscard]] const CpuPackedMatrix& own_matrix(const PackedMatrix* matrix);
+
 }  // namespace hotset::kernels

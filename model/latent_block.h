@@ -1,0 +1,61 @@
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) and the lightning indexer's projections
+// (DeepSeek-V3.2). A cached row is [latent | rope]. Rows that attend to latent rows need their queries absorbed:
+// q_nope . (W_UK latent) = (W_UK^T q_nope) . latent, and their contexts are sums of latents, which W_UV turns into
+// values. Leading rows of a prompt that attend densely (SequenceSlice::dense_prompt_rows) go over expanded rows with
+// plain queries instead.
+#pragma once
+
+#include <vector>
+
+#include "kernels/backend.h"
+#include "model/attention_block.h"
+#include "model/latent_expander.h"
+#include "model/weights.h"
+
+namespace hotset::model {
+
+class LatentBlock final : public AttentionBlock {
+ public:
+  // `cache`: of the rows that attention will expand. `keeper`: see TieredAttention.
+  LatentBlock(const ModelWeights& weights, kernels::Backend& backend, const KvGeometry& cache,
+              const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows);
+
+  [[nodiscard]] AttentionShape shape() const override;
+  [[nodiscard]] TileExpander* expander() override { return &expander_; }
+  LayerAttention project(LayerId layer, const StepRows& rows, const float* normed) override;
+  void add_output(LayerId layer, const StepRows& rows, float* residual) override;
+
+ private:
+  struct RowRange {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
+  [[nodiscard]] const LatentAttentionWeights& of(LayerId layer) const;
+  void find_latent_rows(std::span<const SequenceSlice> slices);
+  void absorb_queries(const LatentAttentionWeights& weights);
+  void project_index(const IndexerWeights& weights, const StepRows& rows, const float* normed, LayerAttention& out);
+  void norm_in_place(float* x, const std::vector<float>& weight, std::int64_t rows, std::int64_t stride);
+  // x: the first channel to turn of the first of `heads` heads, which lie `width` apart and fill their row.
+  void rotate(float* x, std::int32_t heads, std::int32_t width, const StepRows& rows);
+
+  const ModelWeights& weights_;
+  const ModelConfig& config_;
+  const LatentConfig& latent_;
+  kernels::Backend& backend_;
+  LatentExpander expander_;
+  bool keeps_index_keys_;
+  std::int32_t key_dim_;  // kv_rank + rope
+  // Workspace [max_rows, ...].
+  std::vector<float> q_latent_;                           // q_rank
+  std::vector<float> q_;                                  // heads * (nope + rope)
+  std::vector<float> keys_;                               // key_dim
+  std::vector<float> absorbed_q_;                         // heads * key_dim
+  std::vector<float> context_;                            // heads * kv_rank
+  std::vector<float> values_;                             // heads * value
+  std::vector<float> index_q_, index_k_, index_weights_;  // index heads * index dim; index dim; index heads
+  std::vector<RowRange> latent_rows_;                     // of the last project(): that attend to latent rows
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte*> targets_;
+};
+
+}  // namespace hotset::model

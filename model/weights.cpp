@@ -1,0 +1,261 @@
+#include "model/weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "core/concat.h"
+#include "model/float_conversion.h"
+
+namespace hotset::model {
+namespace {
+
+std::span<const std::byte> rows_of(const kernels::MatrixView& view, std::int64_t first, std::int64_t rows) {
+  const std::size_t row_bytes = view.data.size() / static_cast<std::size_t>(view.rows);
+  return view.data.subspan(static_cast<std::size_t>(first) * row_bytes, static_cast<std::size_t>(rows) * row_bytes);
+}
+
+// `data` [rows, cols] of `bytes` each as [cols, rows].
+std::vector<std::byte> transposed(std::span<const std::byte> data, std::int64_t rows, std::int64_t cols,
+                                  std::int32_t bytes) {
+  std::vector<std::byte> out(data.size());
+  const auto size = static_cast<std::size_t>(bytes);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t col = 0; col < cols; ++col) {
+      std::memcpy(&out[static_cast<std::size_t>(col * rows + row) * size],
+                  &data[static_cast<std::size_t>(row * cols + col) * size], size);
+    }
+  }
+  return out;
+}
+
+// Loads tensors one after the other and keeps the first error.
+class WeightLoader {
+ public:
+  WeightLoader(Checkpoint& checkpoint, kernels::Backend& backend)
+      : checkpoint_(checkpoint), config_(checkpoint.config()), backend_(backend) {}
+
+  Matrix matrix(const std::string& name) {
+    Matrix packed;
+    with_view(name, [&](const kernels::MatrixView& view) { packed = backend_.pack(view); });
+    return packed;
+  }
+  std::vector<float> vector(const std::string& name) {
+    if (!status_.ok()) return {};
+    auto values = checkpoint_.vector(name);
+    if (!values.ok()) {
+      status_ = values.error();
+      return {};
+    }
+    return std::move(values).value();
+  }
+  Linear linear(const std::string& name, bool bias = false) {
+    Linear out;
+    out.weight = matrix(name);
+    if (bias) out.bias = vector(name + ".bias");
+    return out;
+  }
+  LayerWeights layer(std::int32_t index);
+  [[nodiscard]] const Result<void>& status() const { return status_; }
+
+ private:
+  template <class Use>
+  void with_view(const std::string& name, const Use& use) {
+    if (!status_.ok()) return;
+    const auto view = checkpoint_.matrix(name);
+    if (!view.ok()) {
+      status_ = view.error();
+      return;
+    }
+    use(view.value());
+    checkpoint_.release(name);
+  }
+  // As with_view(), of elements that stand alone.
+  template <class Use>
+  void with_elements(const std::string& name, const Use& use) {
+    with_view(name, [&](const kernels::MatrixView& view) {
+      if (kernels::block_format(view.type).elements == 1) return use(view);
+      status_ = invalid_argument(concat("tensor ", name, " is in a block format, which is not supported for it"));
+    });
+  }
+  GroupedAttentionWeights grouped(const std::string& prefix);
+  LatentAttentionWeights latent(const std::string& prefix, std::int32_t index);
+  void split_kv_b(const std::string& name, LatentAttentionWeights& out);
+  IndexerWeights indexer(const std::string& prefix);
+  MlpWeights mlp(const std::string& prefix, bool bias = false);
+  ExpertsWeights experts(const std::string& prefix);
+
+  Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  kernels::Backend& backend_;
+  Result<void> status_;
+};
+
+LayerWeights WeightLoader::layer(std::int32_t index) {
+  const std::string prefix = concat("layers.", index, ".");
+  LayerWeights out;
+  out.attention_norm = vector(prefix + "input_layernorm");
+  out.mlp_norm = vector(prefix + "post_attention_layernorm");
+  if (config_.latent) {
+    out.attention = latent(prefix + "self_attn.", index);
+  } else {
+    out.attention = grouped(prefix + "self_attn.");
+  }
+  if (config_.experts && config_.experts->sparse_layer[static_cast<std::size_t>(index)]) {
+    out.feed_forward = experts(prefix + "mlp.");
+  } else {
+    out.feed_forward = mlp(prefix + "mlp.", config_.mlp_bias);
+  }
+  return out;
+}
+
+GroupedAttentionWeights WeightLoader::grouped(const std::string& prefix) {
+  GroupedAttentionWeights out;
+  out.q = linear(prefix + "q_proj", config_.qkv_bias);
+  out.k = linear(prefix + "k_proj", config_.qkv_bias);
+  out.v = linear(prefix + "v_proj", config_.qkv_bias);
+  out.o = linear(prefix + "o_proj", config_.o_bias);
+  if (config_.qk_norm) {
+    out.q_norm = vector(prefix + "q_norm");
+    out.k_norm = vector(prefix + "k_norm");
+  }
+  return out;
+}
+
+LatentAttentionWeights WeightLoader::latent(const std::string& prefix, std::int32_t index) {
+  LatentAttentionWeights out;
+  if (config_.latent->q_rank > 0) {
+    out.q_a = linear(prefix + "q_a_proj");
+    out.q_norm = vector(prefix + "q_a_layernorm");
+    out.q = linear(prefix + "q_b_proj");
+  } else {
+    out.q = linear(prefix + "q_proj");
+  }
+  out.kv_a = linear(prefix + "kv_a_proj_with_mqa");
+  out.kv_norm = vector(prefix + "kv_a_layernorm");
+  split_kv_b(prefix + "kv_b_proj", out);
+  out.o = linear(prefix + "o_proj");
+  if (config_.indexer && config_.indexer->full_layer[static_cast<std::size_t>(index)]) {
+    out.indexer = indexer(prefix + "indexer.");
+  }
+  return out;
+}
+
+// The file has the rows of each head's K before those of its V.
+void WeightLoader::split_kv_b(const std::string& name, LatentAttentionWeights& out) {
+  with_elements(name, [&](const kernels::MatrixView& view) {
+    const std::int64_t nope = config_.latent->nope_dim;
+    const std::int64_t value = config_.latent->value_dim;
+    const std::int32_t bytes = kernels::block_format(view.type).bytes;
+    std::vector<std::byte> all_k, all_v;
+    for (std::int64_t head = 0; head < config_.heads; ++head) {
+      const auto k = rows_of(view, head * (nope + value), nope);
+      const auto v = rows_of(view, head * (nope + value) + nope, value);
+      all_k.insert(all_k.end(), k.begin(), k.end());
+      all_v.insert(all_v.end(), v.begin(), v.end());
+      out.absorb_k.push_back(backend_.pack({view.type, view.cols, nope, transposed(k, nope, view.cols, bytes)}));
+      out.output_v.push_back(backend_.pack({view.type, value, view.cols, v}));
+    }
+    out.expand_k = backend_.pack({view.type, config_.heads * nope, view.cols, all_k});
+    out.expand_v = backend_.pack({view.type, config_.heads * value, view.cols, all_v});
+  });
+}
+
+IndexerWeights WeightLoader::indexer(const std::string& prefix) {
+  IndexerWeights out;
+  out.q = linear(prefix + "wq_b");
+  out.k = linear(prefix + "wk");
+  out.k_norm = vector(prefix + "k_norm");
+  out.k_norm_bias = vector(prefix + "k_norm.bias");
+  with_elements(prefix + "weights_proj", [&](const kernels::MatrixView& view) {
+    const double elements = static_cast<double>(config_.indexer->heads) * config_.indexer->dim;
+    const auto factor = static_cast<float>(1.0 / std::sqrt(elements));
+    std::vector<float> scaled = *to_float32(view.type, view.data);
+    for (float& weight : scaled) weight *= factor;
+    out.weights.weight =
+        backend_.pack({kernels::WeightType::kF32, view.rows, view.cols, std::as_bytes(std::span(scaled))});
+  });
+  return out;
+}
+
+MlpWeights WeightLoader::mlp(const std::string& prefix, bool bias) {
+  MlpWeights out;
+  out.gate = linear(prefix + "gate_proj", bias);
+  out.up = linear(prefix + "up_proj", bias);
+  out.down = linear(prefix + "down_proj", bias);
+  return out;
+}
+
+ExpertsWeights WeightLoader::experts(const std::string& prefix) {
+  ExpertsWeights out;
+  out.router = linear(prefix + "gate");
+  if (config_.experts->correction_bias) out.correction_bias = vector(prefix + "gate.e_score_correction_bias");
+  for (std::int32_t expert = 0; expert < config_.experts->count && status_.ok(); ++expert) {
+    const MlpWeights& one = out.experts.emplace_back(mlp(concat(prefix, "experts.", expert, ".")));
+    out.matrices.push_back({.gate = one.gate.weight.get(), .up = one.up.weight.get(), .down = one.down.weight.get()});
+  }
+  if (config_.experts->shared > 0) out.shared = mlp(prefix + "shared_experts.");
+  return out;
+}
+
+// Sums up the elements of matrices.
+class Counter {
+ public:
+  void operator()(const Matrix& matrix) {
+    if (matrix) elements_ += matrix->rows() * matrix->cols();
+  }
+  void operator()(const MlpWeights& mlp) {
+    for (const Linear* linear : {&mlp.gate, &mlp.up, &mlp.down}) (*this)(linear->weight);
+  }
+  void operator()(const ExpertsWeights& weights) {
+    (*this)(weights.router.weight);
+    for (const MlpWeights& expert : weights.experts) (*this)(expert);
+    if (weights.shared) (*this)(*weights.shared);
+  }
+  void operator()(const GroupedAttentionWeights& weights) {
+    for (const Linear* linear : {&weights.q, &weights.k, &weights.v, &weights.o}) (*this)(linear->weight);
+  }
+  void operator()(const LatentAttentionWeights& weights) {
+    for (const Linear* linear : {&weights.q_a, &weights.q, &weights.kv_a, &weights.o}) (*this)(linear->weight);
+    (*this)(weights.expand_k);
+    (*this)(weights.expand_v);
+    if (!weights.indexer) return;
+    for (const Linear* linear : {&weights.indexer->q, &weights.indexer->k, &weights.indexer->weights}) {
+      (*this)(linear->weight);
+    }
+  }
+  [[nodiscard]] std::int64_t elements() const { return elements_; }
+
+ private:
+  std::int64_t elements_ = 0;
+};
+
+}  // namespace
+
+std::int64_t ModelWeights::parameters() const {
+  Counter counter;
+  counter(embedding);
+  counter(lm_head);
+  for (const LayerWeights& layer : layers) {
+    std::visit(counter, layer.attention);
+    std::visit(counter, layer.feed_forward);
+  }
+  return counter.elements();
+}
+
+Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::Backend& backend) {
+  auto weights = std::make_unique<ModelWeights>();
+  weights->config = checkpoint.config();
+  weights->rope = make_rope(weights->config);
+  WeightLoader loader(checkpoint, backend);
+  weights->embedding = loader.matrix("embed_tokens");
+  weights->final_norm = loader.vector("norm");
+  if (!weights->config.tied_embeddings) weights->lm_head = loader.matrix("lm_head");
+  for (std::int32_t layer = 0; layer < weights->config.layers && loader.status().ok(); ++layer) {
+    weights->layers.push_back(loader.layer(layer));
+  }
+  if (!loader.status().ok()) return loader.status().error();
+  return weights;
+}
+
+}  // namespace hotset::model
