@@ -2,8 +2,10 @@
 // read of memory, GMAC/s against a loop of nothing but multiply-adds. Shapes are those of the default model
 // (SmolLM2-135M: hidden 576, MLP 1536, 9 heads on 3 KV heads of 64, 30 layers, vocabulary 49152, Q4_1).
 //
-//   kernel_cpu [--threads N] [--clock wall|cpu] [--isa scalar|avx2|avx512|vnni] [--type
-//   q4_1|q4_0|q8_0|q4_k|q6_k|f32|f16|bf16]
+//   kernel_cpu [--threads N] [--clock wall|cpu] [--isa scalar|avx2|avx512|vnni]
+//              [--type q4_1|q4_0|q8_0|q4_k|q6_k|f32|f16|bf16] [--part all|matmul|attention|rows|model]
+//
+// `rows`: attention over every row format, with the shapes of DeepSeek-V3 (latent rows of 512 + 64) and Llama 8B.
 //
 // Each figure is the best of several runs. The machine should be otherwise idle; where it is not, `--threads 1 --clock
 // cpu` leaves out the time in which other processes had the core.
@@ -249,7 +251,7 @@ void matmul_table(Backend& backend, WeightType type, const Limits& limits) {
 
 // K and V rows of one layer, and what both kinds of attention need around them.
 struct AttentionBed {
-  KvGeometry geometry{1, kKvHeads, kHeadDim, KvDType::kF32};
+  KvGeometry geometry{1, kKvHeads, kHeadDim, kHeadDim, KvGeometry::Layout::kGrouped, KvDType::kF32};
   std::vector<std::byte> pool;
   std::vector<std::int64_t> slots;
   std::vector<const std::byte*> tiles;
@@ -262,7 +264,7 @@ struct AttentionBed {
       slots.push_back(i);
       if (i % kPageTokens == 0) tiles.push_back(targets.back());
     }
-    backend.store_rows({geometry, k.data(), k.data(), kKvWidth, targets.data(), length});
+    backend.store_rows({geometry, k.data(), kKvWidth, k.data(), kKvWidth, targets.data(), length});
   }
 };
 
@@ -301,6 +303,7 @@ void run_decode(Backend& backend, const AttentionBed& bed, const float* q, float
   params.slots = bed.slots.data();
   params.slot_offsets = offsets;
   params.out = out;
+  params.out_stride = kHidden;
   params.rows = 1;
   params.heads = kHeads;
   params.scale = 0.125F;
@@ -332,6 +335,81 @@ void attention_table(Backend& backend, const Limits& limits) {
   }
 }
 
+// ---- Row formats ----
+
+struct RowShape {
+  const char* name;
+  KvGeometry geometry;
+  std::int32_t heads;
+};
+
+std::vector<RowShape> row_shapes() {
+  using Layout = KvGeometry::Layout;
+  std::vector<RowShape> out;
+  for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
+    out.push_back({"MLA 576/512, 16 heads", {1, 1, 576, 512, Layout::kLatent, dtype}, 16});
+    out.push_back({"MLA 576/512, 128 heads", {1, 1, 576, 512, Layout::kLatent, dtype}, 128});
+    out.push_back({"GQA 128, 32 on 8 heads", {1, 8, 128, 128, Layout::kGrouped, dtype}, 32});
+  }
+  return out;
+}
+
+const char* name_of(KvDType dtype) { return dtype == KvDType::kF32 ? "f32" : dtype == KvDType::kBF16 ? "bf16" : "fp8"; }
+
+// One query over 2048 of 32768 rows in no order, as a selection leaves them.
+void rows_table(Backend& backend, const Limits& limits) {
+  constexpr std::int64_t kPoolRows = 32768;
+  constexpr std::int64_t kSelected = 2048;
+  constexpr std::int64_t kStored = 256;
+  std::printf("%24s %5s %6s %9s %8s %8s %9s %8s %10s %10s\n", "slot attention", "rows", "bytes", "us", "ns/row", "GB/s",
+              "GMAC/s", "% peak", "store ns", "load ns");
+  for (const RowShape& shape : row_shapes()) {
+    const KvGeometry& geometry = shape.geometry;
+    const std::int64_t row_bytes = geometry.row_bytes();
+    std::vector<std::byte> pool(static_cast<std::size_t>(kPoolRows * row_bytes));
+    const std::vector<float> k = random_floats(kStored * geometry.key_elements());
+    const std::vector<float> v = random_floats(kStored * geometry.value_elements());
+    std::vector<std::byte*> targets;
+    for (std::int64_t i = 0; i < kStored; ++i) targets.push_back(pool.data() + i * row_bytes);
+    const double store = best_seconds([&] {
+      backend.store_rows(
+          {geometry, k.data(), geometry.key_elements(), v.data(), geometry.value_elements(), targets.data(), kStored});
+    });
+    for (std::int64_t i = kStored; i < kPoolRows; ++i) {
+      std::memcpy(pool.data() + i * row_bytes, pool.data() + i % kStored * row_bytes,
+                  static_cast<std::size_t>(row_bytes));
+    }
+    std::vector<float> keys(k.size());
+    const double load = best_seconds([&] { backend.load_keys({geometry, pool.data(), kStored, keys.data()}); });
+
+    std::mt19937 random(3);
+    std::vector<std::int64_t> slots;
+    for (std::int64_t i = 0; i < kSelected; ++i) slots.push_back(static_cast<std::int64_t>(random()) % kPoolRows);
+    const std::int64_t offsets[2] = {0, kSelected};
+    const std::vector<float> q = random_floats(std::int64_t{shape.heads} * geometry.key_dim);
+    std::vector<float> out(static_cast<std::size_t>(std::int64_t{shape.heads} * geometry.value_dim));
+    SlotAttentionParams params;
+    params.geometry = geometry;
+    params.q = q.data();
+    params.q_stride = static_cast<std::int64_t>(q.size());
+    params.pool = pool.data();
+    params.slots = slots.data();
+    params.slot_offsets = offsets;
+    params.out = out.data();
+    params.out_stride = static_cast<std::int64_t>(out.size());
+    params.rows = 1;
+    params.heads = shape.heads;
+    params.scale = 0.1F;
+    const double seconds = best_seconds([&] { backend.slot_attention(params); });
+    const double gmac =
+        static_cast<double>(kSelected * shape.heads * (geometry.key_dim + geometry.value_dim)) / seconds / 1e9;
+    std::printf("%24s %5s %6lld %9.1f %8.1f %8.2f %9.1f %7.0f%% %10.1f %10.1f\n", shape.name, name_of(geometry.dtype),
+                static_cast<long long>(row_bytes), seconds * 1e6, seconds * 1e9 / kSelected,
+                static_cast<double>(kSelected * row_bytes) / seconds / 1e9, gmac,
+                limits.fma_gmac > 0 ? 100 * gmac / limits.fma_gmac : 0.0, store * 1e9 / kStored, load * 1e9 / kStored);
+  }
+}
+
 // ---- The whole model's launches, without the model around them ----
 
 struct Layer {
@@ -357,7 +435,7 @@ class LaunchModel {
     for (std::int64_t i = 0; i < rows; ++i) positions.push_back(position + i);
     backend_.embed({head_.get(), tokens.data(), rows, x_.data()});
     for (const Layer& layer : layers_) {
-      backend_.rms_norm({x_.data(), norm_.data(), normed_.data(), rows, kHidden, 1e-5F});
+      backend_.rms_norm({x_.data(), norm_.data(), normed_.data(), rows, kHidden, 0, 1e-5F});
       matmul(*layer.q, normed_, q_, rows);
       matmul(*layer.k, normed_, k_, rows);
       matmul(*layer.v, normed_, v_, rows);
@@ -371,7 +449,7 @@ class LaunchModel {
         run_prefill(backend_, bed_, q_.data(), attended_.data(), rows, position, buffers_);
       }
       matmul(*layer.o, attended_, x_, rows, true);
-      backend_.rms_norm({x_.data(), norm_.data(), normed_.data(), rows, kHidden, 1e-5F});
+      backend_.rms_norm({x_.data(), norm_.data(), normed_.data(), rows, kHidden, 0, 1e-5F});
       matmul(*layer.gate, normed_, gate_, rows);
       matmul(*layer.up, normed_, up_, rows);
       backend_.silu_gate({gate_.data(), up_.data(), gate_.data(), rows, kMlp});
@@ -388,13 +466,13 @@ class LaunchModel {
   }
   void matmul(const PackedMatrix& weight, const std::vector<float>& x, std::vector<float>& y, std::int64_t m,
               bool accumulate = false) {
-    backend_.matmul({x.data(), &weight, nullptr, y.data(), 0, m, accumulate});
+    backend_.matmul({x.data(), 0, &weight, nullptr, y.data(), 0, m, accumulate});
   }
   void store(std::int64_t rows, std::int64_t position) {
     std::vector<std::byte*> targets;
     for (std::int64_t i = 0; i < rows; ++i)
       targets.push_back(bed_.pool.data() + (position + i) * bed_.geometry.row_bytes());
-    backend_.store_rows({bed_.geometry, k_.data(), v_.data(), kKvWidth, targets.data(), rows});
+    backend_.store_rows({bed_.geometry, k_.data(), kKvWidth, v_.data(), kKvWidth, targets.data(), rows});
   }
 
   Backend& backend_;
@@ -431,9 +509,11 @@ int main_of(const std::vector<std::string_view>& arguments) {
   std::vector<int> threads = {1, 2};
   CpuIsa isa = detect_cpu_isa();
   WeightType type = WeightType::kQ4_1;
+  std::string part = "all";
   for (std::size_t i = 0; i + 1 < arguments.size(); i += 2) {
     const std::string value(arguments[i + 1]);
     if (arguments[i] == "--threads") threads = {std::max(1, std::atoi(value.c_str()))};
+    if (arguments[i] == "--part") part = value;
     if (arguments[i] == "--clock") g_cpu_clock = value == "cpu";
     if (arguments[i] == "--isa") {
       const CpuIsa wanted = value == "scalar"   ? CpuIsa::kScalar
@@ -450,9 +530,11 @@ int main_of(const std::vector<std::string_view>& arguments) {
     const std::unique_ptr<Backend> backend = make_cpu_backend(count, isa);
     const Limits limits = measure_limits(count, isa);
     std::printf("%s\n", backend->description().c_str());
-    matmul_table(*backend, type, limits);
-    attention_table(*backend, limits);
-    if (block_format(type).elements != 256) model_table(*backend, type);
+    const auto wanted = [&](const char* name) { return part == "all" || part == name; };
+    if (wanted("matmul")) matmul_table(*backend, type, limits);
+    if (wanted("attention")) attention_table(*backend, limits);
+    if (wanted("rows")) rows_table(*backend, limits);
+    if (wanted("model") && block_format(type).elements != 256) model_table(*backend, type);
   }
   return 0;
 }

@@ -14,14 +14,12 @@ namespace {
 constexpr float kTinyGroup = 0x1p-100F;
 
 void encode_group(const float* x, std::int64_t count, std::byte* codes, std::byte* scale_out) {
-  float largest = 0.0F;
-  bool finite = true;
-  for (std::int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::fabs(x[i]));
-    finite = finite && std::isfinite(x[i]);
-  }
+  // Magnitudes compare like their bits; infinity and NaN are the largest.
+  std::uint32_t bits = 0;
+  for (std::int64_t i = 0; i < count; ++i) bits = std::max(bits, bits_from_float(x[i]) & 0x7fffffffU);
+  const float largest = float_from_bits(bits);
   float scale = 0.0F;
-  if (!finite) {
+  if (!std::isfinite(largest)) {
     scale = std::numeric_limits<float>::quiet_NaN();
     std::memset(codes, 0x7f, static_cast<std::size_t>(count));
   } else if (largest < kTinyGroup) {

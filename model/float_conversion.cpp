@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/fp8.h"
-#include "kernels/cpu/half.h"
+#include "core/half.h"
 
 namespace hotset::model {
 
@@ -20,7 +20,7 @@ std::optional<std::vector<float>> to_float32(kernels::WeightType type, std::span
   for (std::size_t i = 0; i < out.size(); ++i) {
     std::uint16_t bits = 0;
     std::memcpy(&bits, data.data() + 2 * i, sizeof bits);
-    out[i] = type == WeightType::kF16 ? kernels::f16_to_f32(bits) : kernels::bf16_to_f32(bits);
+    out[i] = type == WeightType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
   }
   return out;
 }

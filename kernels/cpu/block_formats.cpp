@@ -1,7 +1,7 @@
 #include "kernels/cpu/block_formats.h"
 
 #include "core/check.h"
-#include "kernels/cpu/half.h"
+#include "core/half.h"
 
 namespace hotset::kernels {
 namespace {
