@@ -208,14 +208,14 @@ Tomasz Wierzba
 
 ```bash
 #!/usr/bin/env bash
-# Keeps the last seven daily and four weekly copies of a folder. Usage: backup.sh SOURCE TARGET
+# Keeps the last seven daily copies of a folder. Usage: backup.sh SOURCE TARGET
 set -euo pipefail
 
 source=${1:?"usage: $0 SOURCE TARGET"}
 target=${2:?"usage: $0 SOURCE TARGET"}
 today=$(date +%Y-%m-%d)
 
-mkdir -p "$target/daily" "$target/weekly"
+mkdir -p "$target/daily"
 latest=$(find "$target/daily" -mindepth 1 -maxdepth 1 -type d | sort | tail -n 1)
 
 options=(--archive --delete --numeric-ids)
@@ -225,14 +225,8 @@ fi
 rsync "${options[@]}" "$source/" "$target/daily/$today.partial/"
 mv "$target/daily/$today.partial" "$target/daily/$today"
 
-if [[ $(date +%u) == 7 ]]; then
-  cp --archive --link "$target/daily/$today" "$target/weekly/$today"
-fi
-
-for kind in daily:7 weekly:4; do
-  find "$target/${kind%:*}" -mindepth 1 -maxdepth 1 -type d -name '????-??-??' | sort -r |
-    tail -n +$((${kind#*:} + 1)) | xargs --no-run-if-empty rm -rf --
-done
+find "$target/daily" -mindepth 1 -maxdepth 1 -type d -name '????-??-??' | sort -r | tail -n +8 |
+  xargs --no-run-if-empty rm -rf --
 echo "backup of $source finished: $(du -sh "$target/daily/$today" | cut -f1)"
 ```
 
@@ -248,39 +242,6 @@ Questions that visitors ask in the observatory, with short answers
 - Is the star that I bought for my sister in your catalogue? I am afraid that it has a number there, and nothing
   else. The certificate is pretty, though, and the star is real.
 
-```cpp
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-struct Point {
-  double x = 0, y = 0;
-};
-
-double cross(const Point& o, const Point& a, const Point& b) {
-  return (a.x - o.x) * (b.y - o.y) - (a.y - o.y) * (b.x - o.x);
-}
-
-// Corners of the smallest convex polygon around the points, counter-clockwise; collinear points are left out.
-std::vector<Point> convex_hull(std::vector<Point> points) {
-  std::sort(points.begin(), points.end(),
-            [](const Point& a, const Point& b) { return a.x < b.x || (a.x == b.x && a.y < b.y); });
-  if (points.size() < 3) return points;
-  std::vector<Point> hull(2 * points.size());
-  std::size_t size = 0;
-  for (std::size_t i = 0; i < points.size(); ++i) {  // lower side
-    while (size >= 2 && cross(hull[size - 2], hull[size - 1], points[i]) <= 0) --size;
-    hull[size++] = points[i];
-  }
-  for (std::size_t i = points.size() - 1, floor = size + 1; i-- > 0;) {  // upper side
-    while (size >= floor && cross(hull[size - 2], hull[size - 1], points[i]) <= 0) --size;
-    hull[size++] = points[i];
-  }
-  hull.resize(size - 1);
-  return hull;
-}
-```
-
 How a small library decides what to throw away
 
 Every shelf that is full asks the same question: something new has come, what has to go? Our library holds forty
@@ -292,42 +253,6 @@ be a cookbook whose fashion has passed, or it may be the only grammar of a langu
 the second question is whether another library within an hour's drive has a copy. The third is the state of the paper.
 Only when all three answers point the same way does the book get a red dot on its spine, and even then it stays for one
 more summer. About one in twelve red dots is borrowed in that summer, and is forgiven.
-
-People sometimes ask why we do not simply keep everything, now that storage costs so little. It is because a shelf on
-which nothing is ever removed slowly becomes a wall. Readers do not find the good book behind the nine tired ones, and
-stop looking. Throwing away is part of the catalogue.
-
-```javascript
-// Groups calls that come in quick succession into one request; each caller gets its own answer.
-export function createBatcher(fetchMany, { maxSize = 100, delayMs = 5 } = {}) {
-  let pending = new Map();
-  let timer = null;
-
-  async function flush() {
-    clearTimeout(timer);
-    timer = null;
-    const batch = pending;
-    pending = new Map();
-    try {
-      const results = await fetchMany([...batch.keys()]);
-      for (const [key, waiters] of batch) {
-        waiters.forEach(({ resolve }) => resolve(results[key] ?? null));
-      }
-    } catch (error) {
-      for (const waiters of batch.values()) waiters.forEach(({ reject }) => reject(error));
-    }
-  }
-
-  return function load(key) {
-    return new Promise((resolve, reject) => {
-      if (!pending.has(key)) pending.set(key, []);
-      pending.get(key).push({ resolve, reject });
-      if (pending.size >= maxSize) flush();
-      else timer ??= setTimeout(flush, delayMs);
-    });
-  };
-}
-```
 
 User: My bread is always dense in the middle. I use 500 g of flour, 300 g of water, 10 g of salt and a packet of dry
 yeast, and I bake it at 200 degrees for 30 minutes. What am I doing wrong?
