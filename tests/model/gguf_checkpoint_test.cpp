@@ -194,6 +194,7 @@ struct Refused {
 
 TEST_F(GgufCheckpointTest, WhatIsNotSupportedIsRefusedByName) {
   const Refused cases[] = {
+      {"architecture deepseek2 is not supported", [](auto& b) { b.text("general.architecture", "deepseek2"); }},
       {"architecture gemma3 is not supported", [](auto& b) { b.text("general.architecture", "gemma3"); }},
       {"general.architecture is missing", [](auto& b) { b.erase("general.architecture"); }},
       {"general.architecture", [](auto& b) { b.u32("general.architecture", 1); }},
