@@ -1,0 +1,119 @@
+// Modes change nothing: with demotion, promotion, parking and resuming at random steps, tokens and log-probabilities
+// equal those of resident runs, bit for bit.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <ostream>
+#include <random>
+
+#include "core/concat.h"
+#include "tests/engine/fixture_file.h"
+#include "tests/engine/mode_driver.h"
+
+namespace hotset::testing {
+namespace {
+
+struct ModeCase {
+  const char* fixture;
+  const char* algorithm;
+  bool unpacked = false;
+  KvDType dtype = KvDType::kF32;
+  int runs = 25;
+};
+std::ostream& operator<<(std::ostream& out, const ModeCase& one) {
+  return out << one.fixture << " " << one.algorithm << (one.dtype == KvDType::kF32 ? "" : " reduced");
+}
+
+ModeDriverOptions options_of(const ModeCase& one) {
+  const auto folder =
+      one.unpacked ? std::filesystem::path(HOTSET_UNPACKED_FIXTURES) / one.fixture : fixture(one.fixture);
+  return {.checkpoint = folder,
+          .algorithm = one.algorithm,
+          .basis_file = folder / "index_basis.safetensors",
+          .dtype = one.dtype,
+          .threshold = 40};
+}
+
+std::vector<ModeRequest> random_requests(std::mt19937_64& random) {
+  std::vector<ModeRequest> requests(3);
+  for (ModeRequest& request : requests) {
+    request.prompt.resize(1 + random() % 200);
+    for (auto& token : request.prompt) token = static_cast<std::int32_t>(2 + random() % 510);
+    request.new_tokens = static_cast<std::int32_t>(10 + random() % 40);
+  }
+  return requests;
+}
+
+std::vector<ModeAnswer> run_resident(ModeDriver& driver, const std::vector<ModeRequest>& requests) {
+  driver.clear();
+  for (const ModeRequest& request : requests) driver.add(request);
+  for (auto& sequence : driver.sequences()) driver.move(sequence, sparse::KvMode::kResident);
+  while (!driver.done()) driver.step();
+  return driver.answers();
+}
+
+struct Changes {
+  int demoted = 0, promoted = 0, parked = 0, resumed = 0;
+};
+
+// Every sequence changes its mode in about one step of four.
+std::vector<ModeAnswer> run_changing(ModeDriver& driver, const std::vector<ModeRequest>& requests,
+                                     std::mt19937_64& random, Changes& changes) {
+  using sparse::KvMode;
+  driver.clear();
+  for (const ModeRequest& request : requests) driver.add(request);
+  while (!driver.done()) {
+    for (auto& sequence : driver.sequences()) {
+      if (sequence.done()) continue;
+      const KvMode before = sequence.mode;
+      const bool must_leave = before == KvMode::kHot && !driver.may_be_hot(sequence);
+      HS_CHECK(!must_leave, "a sequence only grows");
+      if (random() % 4 != 0) continue;
+      KvMode next = static_cast<KvMode>(random() % 3);
+      if (next == KvMode::kHot && !driver.may_be_hot(sequence)) next = KvMode::kResident;
+      driver.move(sequence, next);
+      changes.demoted += before == KvMode::kResident && next == KvMode::kHot;
+      changes.promoted += before == KvMode::kHot && next == KvMode::kResident;
+      changes.parked += before != KvMode::kParked && next == KvMode::kParked;
+      changes.resumed += before == KvMode::kParked && next != KvMode::kParked && sequence.position > 0;
+    }
+    driver.step();
+  }
+  return driver.answers();
+}
+
+class ModeChanges : public ::testing::TestWithParam<ModeCase> {};
+
+TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(concat("seed ", seed));
+  std::mt19937_64 random(seed);
+  ModeDriver resident(options_of(GetParam()), seed);
+  ModeDriver changing(options_of(GetParam()), seed + 1);
+  Changes changes;
+  for (int run = 0; run < GetParam().runs; ++run) {
+    SCOPED_TRACE(concat("run ", run));
+    const auto requests = random_requests(random);
+    ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
+  }
+  const bool sparse = std::string_view(GetParam().algorithm) != "dense";
+  EXPECT_EQ(resident.stats().misses, 0);
+  EXPECT_EQ(changing.stats().misses > 0, sparse);
+  EXPECT_EQ(changes.demoted > 0 && changes.promoted > 0, sparse);
+  EXPECT_GT(changes.parked, GetParam().runs);
+  EXPECT_GT(changes.resumed, GetParam().runs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ModeChanges,
+                         ::testing::Values(ModeCase{"tiny-llama", "dense"}, ModeCase{"tiny-llama", "lowrank"},
+                                           ModeCase{"tiny-llama", "quest"}, ModeCase{"tiny-llama", "streaming"},
+                                           ModeCase{"tiny-qwen3", "lowrank"}, ModeCase{"tiny-qwen3", "quest"},
+                                           ModeCase{"tiny-qwen3", "streaming"},
+                                           ModeCase{"tiny-qwen3", "lowrank", false, KvDType::kFp8, 10},
+                                           ModeCase{"tiny-llama", "quest", false, KvDType::kBF16, 10},
+                                           ModeCase{"tiny-deepseek-v32", "dsa", true},
+                                           ModeCase{"tiny-glm-dsa", "dsa", true},
+                                           ModeCase{"tiny-glm-dsa", "dsa", true, KvDType::kFp8, 10}));
+
+}  // namespace
+}  // namespace hotset::testing
