@@ -18,6 +18,7 @@ BINARY = pathlib.Path(os.environ.get("HOTSET_BINARY", REPOSITORY / "build" / "re
 UNPACKED_FIXTURES = pathlib.Path(
     os.environ.get("HOTSET_UNPACKED_FIXTURES", REPOSITORY / "build" / "release" / "tests" / "fixtures-unpacked")
 )
+CACHE = BINARY.parent / "tests" / "cache"
 DEFAULT_MODEL = pathlib.Path(
     os.environ.get("HOTSET_DEFAULT_MODEL", REPOSITORY / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 )
@@ -28,9 +29,10 @@ def load_json(path):
 
 
 def clean_environment(**extra):
-    """This process's environment without settings of Hotset, so that a test means what it says."""
+    """This process's environment without settings of Hotset, so that a test means what it says, and with a cache folder
+    of its own: nothing is kept in the user's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOTSET_")}
-    return {**kept, **extra}
+    return {**kept, "XDG_CACHE_HOME": str(CACHE), **extra}
 
 
 def free_port():
