@@ -21,7 +21,7 @@ std::uint64_t test_seed() {
 
 struct Seen {
   std::int64_t steps = 0, hits = 0, ring_hits = 0, host_misses = 0, slack_misses = 0, evictions = 0, ignored = 0,
-               unplaced = 0, turnovers = 0;
+               unplaced = 0, turnovers = 0, short_ones = 0;
 };
 
 class Episode {
@@ -94,6 +94,7 @@ class Episode {
     else
       std::ranges::shuffle(selected, random_);
     if (kind == 0) ++seen_.turnovers;
+    if (kind == 3) ++seen_.short_ones;
     last_ = selected;
     if (kind == 2) spoil(selected, blocks);
     return selected;
@@ -139,11 +140,11 @@ TEST(HotBufferProperty, EqualsTheModelAndItsSlotsHoldTheRows) {
   std::cout << "seed " << seed << " (HOTSET_TEST_SEED)\n";
   std::mt19937_64 random(seed);
   Seen seen;
-  for (int episode = 0; episode < 500 && !HasFatalFailure(); ++episode) Episode(random, seen).run(250);
-  EXPECT_GE(seen.steps, 100'000);
+  for (int episode = 0; episode < 4000 && !HasFatalFailure(); ++episode) Episode(random, seen).run(250);
+  EXPECT_EQ(seen.steps, 1'000'000);
   for (const std::int64_t count : {seen.hits, seen.ring_hits, seen.host_misses, seen.slack_misses, seen.evictions,
-                                   seen.ignored, seen.unplaced, seen.turnovers})
-    EXPECT_GT(count, 10'000);
+                                   seen.ignored, seen.unplaced, seen.turnovers, seen.short_ones})
+    EXPECT_GT(count, 100'000);
 }
 
 }  // namespace

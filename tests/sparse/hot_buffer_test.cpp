@@ -210,7 +210,24 @@ TEST(HotBufferShapeTest, FollowsTheAlgorithm) {
   EXPECT_NE(refused.message.find("112"), std::string::npos);
   EXPECT_EQ(hot_buffer_shape_for(*make_streaming(16, 300).value(), std::nullopt).value().ring_recent, 300);
   EXPECT_EQ(hot_buffer_shape_for(RandomSelection(1, 8, 20), 1).value(),
-            (HotBufferShape{.hot_blocks = 20, .block_tokens = 8, .ring_recent = 1, .ring_tokens = 72}));
+            (HotBufferShape{.hot_blocks = 40, .block_tokens = 8, .ring_recent = 1, .ring_tokens = 72}));
+}
+
+TEST(HotBufferShapeTest, AGivenBufferHoldsAWholeSelection) {
+  const RandomSelection algorithm(1, 8, 20);
+  EXPECT_EQ(hot_buffer_shape_for(algorithm, 1, 160).value().hot_blocks, 20);
+  EXPECT_EQ(hot_buffer_shape_for(algorithm, 1, 167).value().hot_blocks, 20);
+  EXPECT_EQ(hot_buffer_shape_for(algorithm, 1, 168).value().hot_blocks, 21);
+  for (const std::int64_t tokens :
+       {std::int64_t{-1}, std::int64_t{0}, std::int64_t{159}, std::numeric_limits<std::int64_t>::max()}) {
+    const Error refused = hot_buffer_shape_for(algorithm, 1, tokens).error();
+    EXPECT_EQ(refused.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.param, "--hot-buffer");
+    EXPECT_NE(refused.message.find("160"), std::string::npos);
+  }
+  // Twice a budget that is already near the limit: as many as there can be.
+  EXPECT_EQ(hot_buffer_shape_for(RandomSelection(1, 1, std::int64_t{1} << 29), 1).value().hot_blocks, 1 << 29);
+  EXPECT_EQ(hot_buffer_shape_for(*make_streaming(16, 112).value(), 112, 160).value().hot_blocks, 10);
 }
 
 TEST(HotBufferDeathTest, AShapeThatNobodyMadeIsRefused) {

@@ -1,5 +1,6 @@
 // A selection for tests that makes hot buffers evict: random blocks, the newest token's always among them. The choice
-// depends on (seed, sequence, layer, length) alone, so runs in resident and hot mode select the same.
+// depends on (seed, sequence, layer, length) alone, not on the row's budget, so runs in resident and hot mode select
+// the same.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +31,10 @@ class RandomSelection final : public SelectionAlgorithm {
   void select(LayerId layer, std::span<const SelectionRow> rows, const SelectionQueries&, kernels::Backend&,
               SelectionScratch&, SelectionList& out) const override {
     for (const SelectionRow& row : rows) {
-      const auto blocks = choose(row.sequence, layer, row.length);
-      out.blocks.insert(out.blocks.end(), blocks.begin(), blocks.end());
+      if (row.length > 0) {
+        const std::vector<std::int32_t> blocks = choose(row.sequence, layer, row.length);
+        out.blocks.insert(out.blocks.end(), blocks.begin(), blocks.end());
+      }
       out.offsets.push_back(static_cast<std::int64_t>(out.blocks.size()));
     }
   }

@@ -6,15 +6,14 @@
 #include <set>
 #include <vector>
 
+#include "tests/sparse/selection_driver.h"
+
 namespace hotset::sparse {
 namespace {
 
 std::vector<std::int32_t> select(const RandomSelection& algorithm, std::uint64_t sequence, std::int32_t layer,
                                  std::int64_t length) {
-  std::vector<std::int32_t> blocks;
-  algorithm.select({.sequence = SequenceId{sequence}, .layer = LayerId{layer}, .length = length, .query = nullptr},
-                   blocks);
-  return blocks;
+  return select_by_length(algorithm, length, sequence, layer);
 }
 
 TEST(RandomSelectionTest, KeepsTheContractOfSelections) {

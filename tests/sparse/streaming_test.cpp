@@ -5,17 +5,12 @@
 #include <vector>
 
 #include "sparse/selection.h"
+#include "tests/sparse/selection_driver.h"
 
 namespace hotset::sparse {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-
-Ints select(const SelectionAlgorithm& algorithm, std::int64_t length) {
-  Ints blocks{-7};  // what was there is replaced
-  algorithm.select({.sequence = SequenceId{1}, .layer = LayerId{0}, .length = length, .query = nullptr}, blocks);
-  return blocks;
-}
+Ints select(const SelectionAlgorithm& algorithm, std::int64_t length) { return select_by_length(algorithm, length); }
 
 // Values of forced_blocks(length, block, window) of the float64 reference.
 TEST(Streaming, ReferenceValues) {
@@ -23,6 +18,8 @@ TEST(Streaming, ReferenceValues) {
   EXPECT_EQ(algorithm->name(), "streaming");
   EXPECT_EQ(algorithm->block_tokens(), 16);
   EXPECT_EQ(algorithm->window_tokens(), 64);
+  EXPECT_EQ(algorithm->metadata().kind, MetadataGeometry::Kind::kNone);
+  EXPECT_FALSE(algorithm->selects_prompt());
   EXPECT_EQ(select(*algorithm, 1), (Ints{0}));
   EXPECT_EQ(select(*algorithm, 64), (Ints{0, 1, 2, 3}));
   EXPECT_EQ(select(*algorithm, 81), (Ints{0, 1, 2, 3, 4, 5}));
@@ -53,7 +50,23 @@ TEST(Streaming, EqualsItsDefinition) {
       }
       EXPECT_EQ(static_cast<std::int64_t>(largest), algorithm->max_blocks())
           << "block " << block_tokens << " window " << window;
+      EXPECT_EQ(algorithm->forced_blocks(), algorithm->max_blocks());
     }
+}
+
+TEST(Streaming, AppendsOneSelectionPerRow) {
+  const auto algorithm = make_streaming(16, 16).value();
+  const auto backend = kernels::make_cpu_backend(1);
+  SelectionScratch scratch;
+  SelectionList list;
+  const std::vector<SelectionRow> rows = {{.length = 100}, {.length = 0}, {.length = 5}};
+  algorithm->select(LayerId{0}, rows, {}, *backend, scratch, list);
+  algorithm->select(LayerId{1}, std::span(rows).first(1), {}, *backend, scratch, list);
+  ASSERT_EQ(list.size(), 4);
+  EXPECT_TRUE(std::ranges::equal(list.row(0), Ints{0, 5, 6}));
+  EXPECT_TRUE(list.row(1).empty());
+  EXPECT_TRUE(std::ranges::equal(list.row(2), Ints{0}));
+  EXPECT_TRUE(std::ranges::equal(list.row(3), Ints{0, 5, 6}));
 }
 
 TEST(Streaming, ErrorsNameTheOption) {
@@ -70,6 +83,9 @@ TEST(Selection, SparseOnlyPastTheThreshold) {
   SelectionPolicy policy{.algorithm = make_streaming(16, 64).value(), .threshold = 100};
   EXPECT_FALSE(policy.sparse_at(100));
   EXPECT_TRUE(policy.sparse_at(101));
+  EXPECT_EQ(policy.budget_blocks(), 6);
+  policy.budget = 3;
+  EXPECT_EQ(policy.budget_blocks(), 3);
   policy.algorithm = nullptr;
   EXPECT_FALSE(policy.sparse_at(101));
 }
