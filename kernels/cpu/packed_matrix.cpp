@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "kernels/cpu/block_formats.h"
 #include "core/half.h"
+#include "kernels/cpu/block_formats.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace hotset::kernels {
