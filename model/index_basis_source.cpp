@@ -113,8 +113,7 @@ Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& check
 
   const auto tokens = request.tokenizer->encode(calibration_text(), {.parse_special = false});
   if (!tokens) return tokens.error();
-  log_info("calibrating low-rank index keys (rank ", rank, ") with ", tokens.value().size(),
-           " tokens; once for this model");
+  log_info("calibrating low-rank index keys of rank ", rank, ", once for this model");
   auto made = calibrate(weights, backend, tokens.value(), rank, request.progress ? request.progress : log_progress());
   if (!made) return made.error();
   auto file = keep(made.value().basis, cached);

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/concat.h"
-#include "core/content_hash.h"
 
 namespace hotset::sparse {
 namespace {

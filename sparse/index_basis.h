@@ -3,13 +3,13 @@
 // (model/index_basis_file.h). Plain values, immutable once made, safe from any thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "core/content_hash.h"
 #include "core/result.h"
 
 namespace hotset::sparse {
@@ -23,7 +23,7 @@ struct IndexBasis {
   // others, by falling share of the second moment.
   std::vector<std::vector<float>> u;
   // XXH3-128 of the shape and the numbers, part of the cache domain. Set by hash_index_basis().
-  std::array<std::uint8_t, 16> hash{};
+  Hash128 hash{};
 
   [[nodiscard]] std::span<const float> of(std::int32_t layer) const { return u[static_cast<std::size_t>(layer)]; }
 };
