@@ -111,5 +111,33 @@ INSTANTIATE_TEST_SUITE_P(Tiny, LatentReference, ::testing::Values("tiny-deepseek
                            return info.param == "tiny-glm-dsa" ? std::string("GlmDsa") : std::string("DeepseekV32");
                          });
 
+// tiny-deepseek-v32 read as a model without an indexer: prompts go over expanded rows, generated tokens over latent
+// ones.
+TEST(DenseLatentReference, LogprobsTokensAndBits) {
+  const TemporaryFolder folder;
+  const auto source = unpacked("tiny-deepseek-v32");
+  json config = json::parse(read_bytes(source / "config.json"));
+  config["architectures"] = {"DeepseekV3ForCausalLM"};
+  config["model_type"] = "deepseek_v3";
+  for (const auto* key : {"index_head_dim", "index_n_heads", "index_topk", "layer_types"}) config.erase(key);
+  folder.write("config.json", config.dump());
+  std::filesystem::copy_file(source / "model.safetensors", folder.path() / "model.safetensors");
+  const json cases = cases_of(fixture("tiny-deepseek-v3"));
+  double worst = 0;
+  std::vector<ForwardAnswer> base;
+  for (const std::int64_t chunk : {64, 1, 7, 300}) {
+    SCOPED_TRACE(concat("chunk ", chunk));
+    ForwardDriver driver({.checkpoint = folder.path(), .prefill_chunk = chunk, .threads = chunk == 7 ? 3 : 1});
+    const auto answers = driver.run(requests_of(cases));
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(concat(cases[i].at("input_ids").size(), " tokens"));
+      expect_reference(answers[i], cases[i], worst);
+      if (!base.empty()) expect_same_bits(answers[i], base[i]);
+    }
+    if (base.empty()) base = answers;
+  }
+  std::cout << "worst log-probability difference " << worst << '\n';
+}
+
 }  // namespace
 }  // namespace hotset::model
