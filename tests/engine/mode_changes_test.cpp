@@ -49,6 +49,7 @@ std::vector<ModeAnswer> run_resident(ModeDriver& driver, const std::vector<ModeR
   for (const ModeRequest& request : requests) driver.add(request);
   for (auto& sequence : driver.sequences()) driver.move(sequence, sparse::KvMode::kResident);
   while (!driver.done()) driver.step();
+  for (const auto& sequence : driver.sequences()) EXPECT_EQ(sequence.error, "");
   return driver.answers();
 }
 
