@@ -136,7 +136,8 @@ TEST_F(OptionsTest, DefaultsInTheHelpAreTheRealOnes) {
     ServerConfig config;
     // Defaults that are words ("from the path") are descriptions; those that can be read must change nothing.
     if (option.value == "PATH" || option.value == "NAME" || option.value == "FILE" || option.name == "api-key" ||
-        option.value == "FOLDER" || option.name == "hot-ring" || option.name == "index-rank") {
+        option.value == "FOLDER" || option.name == "hot-ring" || option.name == "hot-buffer" ||
+        option.name == "index-rank") {
       continue;
     }
     EXPECT_EQ(option.apply(config, text), std::nullopt) << option.name;
@@ -239,6 +240,32 @@ TEST_F(OptionsTest, ChatOptions) {
   EXPECT_EQ(line.value().chat.temperature, 0.0);
   EXPECT_EQ(line.value().chat.max_tokens, 9);
   EXPECT_FALSE(parse({"chat", "--temperature", "3"}).ok());
+}
+
+TEST_F(OptionsTest, CalibrateOptions) {
+  const auto line = parse({"calibrate", "models/m.gguf", "--text", "t.txt", "--rank", "24", "--out", "o", "--threads",
+                           "3", "--cache-dir", "c"});
+  ASSERT_TRUE(line.ok()) << line.error().message;
+  EXPECT_EQ(line.value().command, Command::kCalibrate);
+  const auto& options = line.value().calibrate;
+  EXPECT_EQ(options.model, "models/m.gguf");
+  EXPECT_EQ(options.text, "t.txt");
+  EXPECT_EQ(options.rank, 24);
+  EXPECT_EQ(options.out, "o");
+  EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(options.cache_dir, "c");
+  EXPECT_EQ(parse({"calibrate", "m"}).value().calibrate.rank, std::nullopt);
+  EXPECT_NE(parse({"calibrate"}).error().message.find("model"), std::string::npos);
+  EXPECT_NE(parse({"calibrate", "m", "--rank", "many"}).error().message.find("--rank"), std::string::npos);
+  EXPECT_NE(parse({"calibrate", "m", "--threads", "-1"}).error().message.find("--threads"), std::string::npos);
+}
+
+TEST_F(OptionsTest, IndexRankAndCacheFolder) {
+  const auto config = parse({"serve", "--index-rank", "8", "--cache-dir", "/c"}).value().server;
+  EXPECT_EQ(config.index_rank, 8);
+  EXPECT_EQ(config.cache_dir, "/c");
+  EXPECT_EQ(parse({"serve"}).value().server.index_rank, std::nullopt);
+  EXPECT_NE(failure({"--index-rank", "1"}).find("--index-rank"), std::string::npos);
 }
 
 TEST_F(OptionsTest, DefaultModelIsFoundOrTheErrorSaysHowToGetIt) {
