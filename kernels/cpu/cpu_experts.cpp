@@ -51,10 +51,12 @@ float group_score(std::span<const float> choices, bool by_best) {
   return by_best || choices.size() == 1 ? best : best + second;
 }
 
-void choose(const std::vector<float>& from, std::int32_t count, std::vector<std::int32_t>& out) {
+void choose(const std::vector<float>& from, std::int32_t count, std::vector<std::uint32_t>& keys,
+            std::vector<std::int32_t>& out) {
   const auto length = static_cast<std::int64_t>(from.size());
+  keys.resize(from.size());
   out.resize(static_cast<std::size_t>(count));
-  top_k_row({.scores = from.data(), .length = length, .first = 0, .last = length, .k = count}, out.data());
+  top_k_row({.scores = from.data(), .length = length, .first = 0, .last = length, .k = count}, keys.data(), out.data());
 }
 
 }  // namespace
@@ -88,13 +90,13 @@ void CpuExperts::route(const RouteParams& params) {
                                .subspan(static_cast<std::size_t>(group) * width, static_cast<std::size_t>(width));
       scratch.group_scores.push_back(group_score(members, params.group_by_best));
     }
-    choose(scratch.group_scores, params.top_groups, scratch.groups);
+    choose(scratch.group_scores, params.top_groups, scratch.keys, scratch.groups);
     scratch.candidates.clear();
     for (const std::int32_t group : scratch.groups) {
       const auto first = scratch.choices.begin() + std::ptrdiff_t{group} * width;
       scratch.candidates.insert(scratch.candidates.end(), first, first + width);
     }
-    choose(scratch.candidates, params.per_token, scratch.taken);
+    choose(scratch.candidates, params.per_token, scratch.keys, scratch.taken);
     std::int32_t* const ids = params.ids + row * params.per_token;
     float* const weights = params.weights + row * params.per_token;
     float sum = 0.0F;

@@ -25,6 +25,7 @@ class CpuExperts {
   struct RouteScratch {  // of a thread
     std::vector<float> scores, choices, group_scores, candidates;
     std::vector<std::int32_t> groups, taken;
+    std::vector<std::uint32_t> keys;
   };
   void group_by_expert(const ExpertsParams& params);
   void run_expert(const ExpertsParams& params, std::int32_t expert);

@@ -47,7 +47,7 @@ float reciprocal_or_zero(float value) { return value == 0.0F ? 0.0F : 1.0F / val
 }  // namespace
 
 CpuSelection::CpuSelection(const IsaKernels& kernels, ThreadPool& pool)
-    : kernels_(kernels), pool_(pool), scratch_(static_cast<std::size_t>(pool.threads())) {}
+    : kernels_(kernels), pool_(pool), scratch_(static_cast<std::size_t>(pool.threads())), keys_(scratch_.size()) {}
 
 void CpuSelection::store(const StoreMetadataParams& params) {
   const MetadataGeometry& geometry = params.geometry;
@@ -270,7 +270,9 @@ void CpuSelection::softmax_mean(const ScoredRows& rows, std::int32_t heads, cons
 void CpuSelection::top_k(const TopKParams& params) {
   if (params.rows <= 0) return;
   const std::int64_t step = std::max<std::int64_t>(kMinTopKTask / std::max<std::int64_t>(params.stride, 1), 1);
-  pool_.run(ceil_div(params.rows, step), [&](std::int64_t task, int) {
+  for (AlignedBuffer<std::uint32_t>& keys : keys_) keys.reserve(params.stride);
+  pool_.run(ceil_div(params.rows, step), [&](std::int64_t task, int worker) {
+    std::uint32_t* const keys = keys_[static_cast<std::size_t>(worker)].data();
     for (std::int64_t row = task * step; row < std::min(params.rows, (task + 1) * step); ++row) {
       const std::int64_t length = params.lengths[row];
       const std::int64_t first = params.first != nullptr ? params.first[row] : 0;
@@ -280,7 +282,7 @@ void CpuSelection::top_k(const TopKParams& params) {
       const TopKRow request{params.scores + row * params.stride, length, first, last, params.k[row]};
       HS_CHECK(top_k_count(request) <= params.out_stride, "the selection does not fit its row");
       std::int32_t* const out = params.out + row * params.out_stride;
-      const std::int32_t count = top_k_row(request, out);
+      const std::int32_t count = top_k_row(request, keys, out);
       std::fill(out + count, out + params.out_stride, -1);
       params.counts[row] = count;
     }

@@ -61,7 +61,8 @@ class CpuSelection {
 
   const IsaKernels& kernels_;
   ThreadPool& pool_;
-  std::vector<AlignedBuffer<float>> scratch_;  // per thread
+  std::vector<AlignedBuffer<float>> scratch_;       // per thread
+  std::vector<AlignedBuffer<std::uint32_t>> keys_;  // per thread, of top_k()
   std::vector<Group> groups_;
   std::int64_t flat_tiles_ = 0;
   std::int64_t batch_begin_ = 0;      // row of row_tiles_[0]

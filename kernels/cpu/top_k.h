@@ -15,7 +15,7 @@ struct TopKRow {
 // How many top_k_row() will choose: min(max(k, forced), length).
 [[nodiscard]] std::int64_t top_k_count(const TopKRow& row);
 
-// Writes the chosen positions, ascending, to out and returns their number. Linear time, no memory.
-std::int32_t top_k_row(const TopKRow& row, std::int32_t* out);
+// Writes the chosen positions, ascending, to out and returns their number. Linear time. scratch: [length].
+std::int32_t top_k_row(const TopKRow& row, std::uint32_t* scratch, std::int32_t* out);
 
 }  // namespace hotset::kernels
