@@ -43,11 +43,10 @@ struct ForwardAnswer {
 
 class ForwardDriver final : public sparse::SelectionObserver {
  public:
-  explicit ForwardDriver(const ForwardOptions& options) : options_(options) {
-    auto opened = open_checkpoint(options.checkpoint);
-    HS_CHECK(opened.ok(), opened.ok() ? "" : opened.error().message.c_str());
+  explicit ForwardDriver(const ForwardOptions& options) : ForwardDriver(options, open(options.checkpoint)) {}
+  ForwardDriver(const ForwardOptions& options, std::unique_ptr<Checkpoint> checkpoint) : options_(options) {
     backend_ = kernels::make_cpu_backend(options.threads);
-    auto loaded = load_weights(*opened.value(), *backend_);
+    auto loaded = load_weights(*checkpoint, *backend_);
     HS_CHECK(loaded.ok(), loaded.ok() ? "" : loaded.error().message.c_str());
     weights_ = std::move(loaded).value();
     const ModelConfig& config = weights_->config;
@@ -110,6 +109,12 @@ class ForwardDriver final : public sparse::SelectionObserver {
     bool finished = false;
   };
 
+  static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path) {
+    auto opened = open_checkpoint(path);
+    HS_CHECK(opened.ok(), opened.ok() ? "" : opened.error().message.c_str());
+    return std::move(opened).value();
+  }
+
   static std::int64_t pages_of(const ForwardRequest& request) {
     return pages_for_tokens(static_cast<std::int64_t>(request.prompt.size()) + request.new_tokens);
   }
@@ -127,7 +132,7 @@ class ForwardDriver final : public sparse::SelectionObserver {
     runner_ = std::make_unique<StepRunner>(
         std::move(weights_), std::move(backend_), std::move(device).value(), std::move(host).value(), selection_,
         StepRunnerLimits{.max_batch = count, .prefill_chunk = count * options_.prefill_chunk});
-    runner_->observe(this);
+    runner_->observe(std::shared_ptr<sparse::SelectionObserver>(std::shared_ptr<void>(), this));
   }
 
   void add(const ForwardRequest& request) {
