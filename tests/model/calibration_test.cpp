@@ -197,6 +197,26 @@ TEST(Calibration, TheSameBitsEachTime) {
   }
 }
 
+// The latent row with its rope part is the key of one KV head.
+TEST(Calibration, LatentModels) {
+  for (const char* name : {"tiny-deepseek-v32", "tiny-glm-dsa"}) {
+    const auto model = load(fs::path(HOTSET_UNPACKED_FIXTURES) / name, 1);
+    const ModelConfig& config = model.weights->config;
+    const auto tokens = random_tokens(400, static_cast<std::int32_t>(config.vocabulary));
+    const auto made = calibrate(*model.weights, *model.backend, tokens, std::nullopt, kSilent);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const sparse::IndexBasis& basis = made.value().basis;
+    EXPECT_EQ(basis.kv_heads, 1);
+    EXPECT_EQ(basis.key_dim, config.latent->kv_rank + config.latent->rope_dim);
+    EXPECT_EQ(basis.rank, std::min(64, basis.key_dim));
+    EXPECT_EQ(basis.layers, config.layers);
+    const auto half = calibrate(*model.weights, *model.backend, tokens, basis.key_dim / 4 * 2, kSilent);
+    ASSERT_TRUE(half.ok());
+    EXPECT_GT(mean_of(half.value().captured), 0.5);  // as much as directions by chance would
+    EXPECT_LT(mean_of(half.value().captured), 1.0);
+  }
+}
+
 TEST(Calibration, BadInputIsRefused) {
   const auto model = load(fixture("tiny-llama"), 1);
   const auto failure = [&](std::span<const std::int32_t> tokens, std::optional<std::int64_t> rank) {
