@@ -36,12 +36,13 @@ HOTSET_SIMD void widen_plain(const std::byte* from, std::int64_t count_all, floa
             [&](std::int64_t at, int count) { store_lanes(out + at, load_kv<kBf16>(from, at, count), count); });
 }
 
-// A vector never lies in two scale groups: 16 divides their 128 channels.
+// A vector never lies in two scale groups.
+static_assert(kScaleChannels % kLanes == 0);
 HOTSET_SIMD void widen_fp8(const std::byte* codes, const std::byte* scales, std::int64_t count_all, float* out) {
   for_lanes(count_all, [&](std::int64_t at, int count) {
     const auto* from = reinterpret_cast<const std::uint8_t*>(codes) + at;
     float scale;
-    __builtin_memcpy(&scale, scales + 4 * (at / 128), sizeof scale);
+    __builtin_memcpy(&scale, scales + 4 * (at / kScaleChannels), sizeof scale);
     const Simd::Vec value = count == kLanes ? Simd::load_e4m3(from) : Simd::load_e4m3_partial(from, count);
     store_lanes(out + at, Simd::mul(value, Simd::set1(scale)), count);
   });
@@ -58,16 +59,14 @@ void load_key(const KvHeadView& kv, const std::byte* row, float* out) {
   if (kv.latent) widen_plain<true>(row + kv.rope_offset, kv.key_dim - coded, out + coded);
 }
 
-// out: widened_floats(kv).
-void load_key_and_value(const KvHeadView& kv, const std::byte* row, float* out) {
+// Of FP8 and bf16 rows. out: widened_floats(kv).
+void widen_row(const KvHeadView& kv, const std::byte* row, float* out) {
   load_key(kv, row, out);
   if (kv.latent) return;
   if (kv.format == RowFormat::kFp8) {
     widen_fp8(row + kv.v_offset, row + kv.v_scales_offset, kv.value_dim, out + kv.key_dim);
-  } else if (kv.format == RowFormat::kBF16) {
-    widen_plain<true>(row + kv.v_offset, kv.value_dim, out + kv.key_dim);
   } else {
-    widen_plain<false>(row + kv.v_offset, kv.value_dim, out + kv.key_dim);
+    widen_plain<true>(row + kv.v_offset, kv.value_dim, out + kv.key_dim);
   }
 }
 
@@ -88,7 +87,7 @@ TileRows present_rows(const SlotTile& tile, bool widen) {
     rows.rank[rows.count] = static_cast<std::uint8_t>(rank);
     if (widen) {
       float* out = tile.widened + rows.count * widened_floats(tile.kv);
-      load_key_and_value(tile.kv, row, out);
+      widen_row(tile.kv, row, out);
       rows.key[rows.count] = reinterpret_cast<const std::byte*>(out);
       rows.value[rows.count] = reinterpret_cast<const std::byte*>(out + (tile.kv.latent ? 0 : tile.kv.key_dim));
     } else {

@@ -8,6 +8,8 @@
 namespace hotset::kernels {
 namespace {
 
+static_assert(kTileRows == kPageTokens && kScaleChannels == kFp8ScaleChannels);
+
 // Queries of a prefill task share a transposed tile: more of them, less transposing, fewer tasks.
 constexpr std::int64_t kMinQueriesPerTask = 16;
 constexpr std::int64_t kMaxQueriesPerTask = 128;

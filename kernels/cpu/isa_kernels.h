@@ -12,8 +12,9 @@
 
 namespace hotset::kernels {
 
-inline constexpr int kLanes = 16;        // output channels of a panel; lanes of a vector
-inline constexpr int kTileRows = 64;     // positions (prefill) or list entries (decode) of an attention tile
+inline constexpr int kLanes = 16;           // output channels of a panel; lanes of a vector
+inline constexpr int kTileRows = 64;        // positions (prefill) or list entries (decode) of an attention tile
+inline constexpr int kScaleChannels = 128;  // of an FP8 row share a scale
 inline constexpr int kPartialExtra = 2;  // a partial attention result: value_dim sums, then the maximum and the total
 
 enum class PanelKind { kF32, kF16, kBF16, kCode4Scale16, kCode4Scale32, kCode8Scale16, kCode8Scale32, kCode8Group16 };

@@ -56,7 +56,7 @@ void load_tile(const PrefillTask& task, const std::byte* tile, int count, const 
   for (int row = 0; row < count; ++row) {
     const std::byte* from = tile + row * task.row_bytes;
     if (kv.format == RowFormat::kFp8) {
-      load_key_and_value(kv, from, scratch.row);
+      widen_row(kv, from, scratch.row);
       const auto* key = reinterpret_cast<const std::byte*>(scratch.row);
       const auto* value = reinterpret_cast<const std::byte*>(scratch.row + (kv.latent ? 0 : kv.key_dim));
       load_row<false>(kv, key, value, row, scratch);
