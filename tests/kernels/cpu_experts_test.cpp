@@ -108,16 +108,17 @@ TEST(Route, AgreesWithTheDefinitionInEveryVariant) {
     params.normalised = random.integer(0, 1) == 1;
     params.scaling_factor = static_cast<float>(random.uniform(0.5, 3));
     std::vector<float> logits, bias;
-    // A coarse grid has many ties; without a bias also among the scores of different experts.
+    // A coarse grid has many ties, of scores and of sums of two. (A grid around 0, or one of biases, would have sums
+    // that are equal in truth only: sigmoid(x) + sigmoid(-x) is 1.)
     const bool ties = random.integer(0, 1) == 1;
     for (std::int64_t i = 0; i < params.rows * params.experts; ++i) {
-      logits.push_back(ties ? static_cast<float>(random.integer(-2, 2)) : random.normal());
+      logits.push_back(ties ? static_cast<float>(random.integer(0, 3)) : random.normal());
       if (random.integer(0, 19) == 0) logits.back() = kNan;
       if (random.integer(0, 39) == 0) logits.back() = -kInfinity;
     }
     if (random.integer(0, 1) == 1) {
       for (std::int32_t i = 0; i < params.experts; ++i) {
-        bias.push_back(ties ? static_cast<float>(random.integer(-1, 1)) : random.normal());
+        bias.push_back(ties ? 0.25F : random.normal());
       }
     }
     SCOPED_TRACE(::testing::Message() << "round " << round);
