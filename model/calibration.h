@@ -35,7 +35,7 @@ struct Calibration {
 // longest sequence's rows, freed at the end). The same model, tokens and backend give the same basis bit for bit.
 // Blocks for the whole run: seconds for 135 million parameters, minutes for billions on a CPU. `rank` absent:
 // default_index_rank(). Errors: a rank that the model's keys don't allow (param --index-rank); a token outside the
-// vocabulary; fewer than kMinCalibrationTokens tokens; a context shorter than a sequence; kOverloaded when the memory
+// vocabulary; fewer than kMinCalibrationTokens tokens; kOverloaded when the memory
 // for the rows is refused; kCorrupt when the model computes values that are not finite.
 Result<Calibration> calibrate(const ModelWeights& weights, kernels::Backend& backend,
                               std::span<const std::int32_t> tokens, std::optional<std::int64_t> rank,
