@@ -13,21 +13,19 @@ namespace {
 
 struct AlgorithmState {
   static constexpr const char* name = "algorithm";
-  std::unique_ptr<SelectionPlanner> planner;
+  SelectionPlanner planner;
 };
 
 AlgorithmActor::behavior_type algorithm(AlgorithmActor::stateful_pointer<AlgorithmState> self,
-                                        sparse::SelectionPolicy policy, SparseKVCacheManagerActor manager,
-                                        SharedEngineMetrics metrics) {
-  self->state.planner = std::make_unique<SelectionPlanner>(std::move(policy));
+                                        SparseKVCacheManagerActor manager, SharedEngineMetrics metrics) {
   return {
       [self, manager](const PlanSelection& message) {
-        auto selection = std::make_shared<const StepSelection>(self->state.planner->plan(*message.draft));
+        auto selection = std::make_shared<const StepSelection>(self->state.planner.plan(*message.draft));
         self->send(manager, PlanPages{.draft = message.draft, .selection = std::move(selection)});
       },
       [self, metrics](const StepDone& message) {
-        self->state.planner->learn(message.result->stats);
-        metrics->set_hit_rate(self->state.planner->totals().hit_rate());
+        self->state.planner.learn(message.result->stats);
+        metrics->set_hit_rate(self->state.planner.totals().hit_rate());
       },
   };
 }
@@ -107,9 +105,9 @@ TierStoreActor::behavior_type host_tier(TierStoreActor::stateful_pointer<HostTie
 
 }  // namespace
 
-AlgorithmActor spawn_algorithm(caf::actor_system& system, sparse::SelectionPolicy policy,
-                               SparseKVCacheManagerActor manager, SharedEngineMetrics metrics) {
-  return system.spawn(algorithm, std::move(policy), std::move(manager), std::move(metrics));
+AlgorithmActor spawn_algorithm(caf::actor_system& system, SparseKVCacheManagerActor manager,
+                               SharedEngineMetrics metrics) {
+  return system.spawn(algorithm, std::move(manager), std::move(metrics));
 }
 
 SparseKVCacheManagerActor spawn_cache_manager(caf::actor_system& system, const KvPlannerConfig& pools,

@@ -19,15 +19,8 @@ OutputEnd output_end(SequenceEnd end) {
 }  // namespace
 
 CoordinatorCore::CoordinatorCore(const SchedulerConfig& scheduler, const KvPlannerConfig& pools,
-                                 std::int64_t vocabulary)
-    : scheduler_(scheduler), idle_pools_(pools), vocabulary_(vocabulary) {}
-
-Result<void> CoordinatorCore::can_run(const KvDemand& demand) {
-  const Result<Admission> alone = idle_pools_.acquire(demand);
-  if (!alone) return alone.error();
-  idle_pools_.release(demand.id);
-  return {};
-}
+                                 std::int64_t vocabulary, SelectionMenu menu)
+    : scheduler_(scheduler), needs_(pools), menu_(std::move(menu)), vocabulary_(vocabulary) {}
 
 Result<SequenceRequest> CoordinatorCore::check(SequenceSubmission& submission) {
   const SequenceId id{submission.sequence};
@@ -37,16 +30,20 @@ Result<SequenceRequest> CoordinatorCore::check(SequenceSubmission& submission) {
   if (std::any_of(submission.prompt.begin(), submission.prompt.end(), outside)) {
     return invalid_argument("a token id of the prompt is outside the vocabulary", "prompt");
   }
-  const auto length = static_cast<std::int64_t>(submission.prompt.size());
-  std::int64_t output = std::max<std::int64_t>(submission.max_new_tokens, 0);
-  if (!submission.limited)
-    output = std::clamp<std::int64_t>(idle_pools_.largest_output(length), 1, std::max<std::int64_t>(output, 1));
-  const Result<void> fits = can_run({.id = id, .prompt_tokens = length, .max_new_tokens = output});
-  if (!fits) return fits.error();
+  const auto named = submission.algorithm.empty() ? std::nullopt : std::optional(submission.algorithm);
+  const auto budget = submission.own_budget ? std::optional(submission.budget) : std::nullopt;
+  Result<SharedPolicy> policy = menu_.resolve(named, budget);
+  if (!policy) return policy.error();
   SequenceRequest request;
   request.id = id;
   request.prompt = std::move(submission.prompt);
-  request.max_new_tokens = output;
+  request.max_new_tokens = std::max<std::int64_t>(submission.max_new_tokens, 0);
+  request.policy = std::move(policy).value();
+  if (!submission.limited) {
+    request.max_new_tokens = std::clamp<std::int64_t>(needs_.largest_output(demand_of(request)), 1,
+                                                      std::max<std::int64_t>(request.max_new_tokens, 1));
+  }
+  if (Result<void> fits = needs_.can_ever_run(demand_of(request)); !fits) return fits.error();
   request.sampling = std::move(submission.sampling);
   request.stop_token_ids = std::move(submission.stop_token_ids);
   request.prompt_logprobs = submission.prompt_logprobs;
@@ -100,6 +97,7 @@ void CoordinatorCore::report(SequenceEvent event) {
   output.tokens = std::move(event.tokens);
   output.end = output_end(event.end);
   output.error = std::move(event.error);
+  output.usage = event.usage;
   outputs_[owner->second].outputs.push_back(std::move(output));
   if (event.end != SequenceEnd::kNone) owners_.erase(owner);
 }

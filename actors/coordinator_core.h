@@ -9,8 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/kv_cache_planner.h"
+#include "actors/kv_demand.h"
 #include "actors/scheduler.h"
+#include "actors/selection_menu.h"
 #include "actors/wire_messages.h"
 
 namespace hotset::actors {
@@ -20,15 +21,17 @@ using GatewayNumber = std::uint64_t;  // chosen by the caller, one for each gate
 class CoordinatorCore {
  public:
   // `pools`: as the cache manager's.
-  CoordinatorCore(const SchedulerConfig& scheduler, const KvPlannerConfig& pools, std::int64_t vocabulary);
+  CoordinatorCore(const SchedulerConfig& scheduler, const KvPlannerConfig& pools, std::int64_t vocabulary,
+                  SelectionMenu menu);
 
-  // All or none. Refuses what could never run (kCapacityNever names the option), ids outside the vocabulary, and what
-  // the queue has no room for; sequences that are not limited get the largest output that fits.
+  // All or none. Refuses what could never run (kCapacityNever names the option), ids outside the vocabulary, a
+  // selection that is not on the menu, and what the queue has no room for; sequences that are not limited get the
+  // largest output that fits.
   SubmitAnswer submit(SubmitSequences submission, GatewayNumber gateway, std::int64_t now_ns);
   void cancel(const CancelSequences& message);
 
   std::optional<KvDemand> next_admission() { return scheduler_.next_admission(); }
-  // The manager's answer; ns that the sequence waited, when it may start.
+  // The manager's answer; ns that a new sequence waited, when it may start.
   std::optional<std::int64_t> granted(SequenceId id, std::int64_t now_ns) { return scheduler_.admitted(id, now_ns); }
   void postponed(SequenceId id) { scheduler_.postponed(id); }
   void refused(SequenceId id, const Error& error);
@@ -43,14 +46,15 @@ class CoordinatorCore {
 
   [[nodiscard]] std::int64_t queued() const { return scheduler_.queued(); }
   [[nodiscard]] std::int64_t running() const { return scheduler_.running(); }
+  [[nodiscard]] std::int64_t parked() const { return scheduler_.parked(); }
 
  private:
   [[nodiscard]] Result<SequenceRequest> check(SequenceSubmission& submission);
-  [[nodiscard]] Result<void> can_run(const KvDemand& demand);
   void report(SequenceEvent event);
 
   Scheduler scheduler_;
-  KvCachePlanner idle_pools_;  // tells what could run alone; nothing is ever held there
+  KvNeeds needs_;
+  SelectionMenu menu_;
   std::int64_t vocabulary_;
   std::unordered_map<SequenceId, GatewayNumber> owners_;
   std::map<GatewayNumber, StepOutputs> outputs_;

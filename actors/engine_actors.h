@@ -11,14 +11,13 @@
 #include "actors/kv_cache_planner.h"
 #include "core/clock.h"
 #include "model/step_executor.h"
-#include "sparse/selection.h"
 
 namespace hotset::actors {
 
 using SharedEngineMetrics = std::shared_ptr<EngineMetrics>;
 
-AlgorithmActor spawn_algorithm(caf::actor_system& system, sparse::SelectionPolicy policy,
-                               SparseKVCacheManagerActor manager, SharedEngineMetrics metrics);
+AlgorithmActor spawn_algorithm(caf::actor_system& system, SparseKVCacheManagerActor manager,
+                               SharedEngineMetrics metrics);
 
 SparseKVCacheManagerActor spawn_cache_manager(caf::actor_system& system, const KvPlannerConfig& pools,
                                               BackendAdaptorActor adaptor, TierStoreActor host_tier,

@@ -23,6 +23,11 @@ void EngineHealth::fail(const std::string& reason) {
   state_.store(HealthState::kUnhealthy);
 }
 
+void EngineHealth::degrade(const std::string& reason) {
+  const std::lock_guard lock(reason_mutex_);
+  if (degraded_reason_.empty()) degraded_reason_ = reason;
+}
+
 std::shared_ptr<void> EngineHealth::begin_work(std::size_t open_requests) {
   if (pending_.fetch_add(1) == 0 && open_requests == 0) progress_ns_.store(clock_->steady_ns());
   return {nullptr, [health = shared_from_this()](void*) {
@@ -38,6 +43,10 @@ HealthReport EngineHealth::report(std::size_t open_requests) const {
     out.reason = reason_;
   } else if ((open_requests > 0 || pending_.load() > 0) && clock_->steady_ns() - progress_ns_.load() > stall_ns_) {
     out = {.state = HealthState::kUnhealthy, .reason = "there is work but nothing has been done for a long time"};
+  }
+  if (out.state == HealthState::kReady) {
+    const std::lock_guard lock(reason_mutex_);
+    if (!degraded_reason_.empty()) out = {.state = HealthState::kDegraded, .reason = degraded_reason_};
   }
   return out;
 }

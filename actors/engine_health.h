@@ -22,6 +22,9 @@ class EngineHealth : public std::enable_shared_from_this<EngineHealth> {
   // For good; the first reason stays.
   void fail(const std::string& reason);
 
+  // For good, unless it fails; the first reason stays. Requests are still taken.
+  void degrade(const std::string& reason);
+
   // Something that has to end begins: a step, a request on its way to the gateway (before it is counted in
   // open_requests). It ends when the last copy of the result goes. So a part that hangs is noticed also when its
   // clients give up and others come.
@@ -40,6 +43,7 @@ class EngineHealth : public std::enable_shared_from_this<EngineHealth> {
   std::atomic<std::int64_t> progress_ns_{0};
   mutable std::mutex reason_mutex_;
   std::string reason_;
+  std::string degraded_reason_;  // empty: it is not
 };
 
 }  // namespace hotset::actors

@@ -49,6 +49,7 @@ GatewayCore::OpenRequest GatewayCore::expand(std::shared_ptr<const GenerationReq
       out.choices.emplace_back(static_cast<std::int32_t>(out.choices.size()), request, prompt, tokenizer_);
     }
   }
+  out.usage.resize(out.choices.size());
   out.last_token.assign(out.choices.size(), 0);
   out.unfinished = out.choices.size();
   out.request = std::move(request);
@@ -73,6 +74,9 @@ SubmitSequences GatewayCore::submission(OpenRequest& open) {
       one.stop_token_ids.insert(one.stop_token_ids.end(), config_.eos_tokens.begin(), config_.eos_tokens.end());
     }
     one.prompt_logprobs = request.echo ? request.sampling.logprobs : -1;
+    one.algorithm = request.algorithm.value_or("");
+    one.own_budget = request.budget.has_value();
+    one.budget = request.budget.value_or(0);
     open.sequences.push_back(one.sequence);
     out.sequences.push_back(std::move(one));
   }
@@ -141,6 +145,7 @@ void GatewayCore::output(SequenceOutput& one, std::int64_t now_ns, Sequences& ca
     }
     return;
   }
+  open.usage[index] = one.usage;
   ChoiceText& choice = open.choices[index];
   const std::int64_t before = choice.completion_tokens();
   std::optional<ChoiceDelta> delta = choice.add(one);
@@ -170,6 +175,7 @@ void GatewayCore::finish(RequestHandle handle, OpenRequest& open) {
   GenerationUsage usage;
   for (const auto& prompt : open.prompts) usage.prompt_tokens += static_cast<std::int64_t>(prompt->size());
   for (const ChoiceText& choice : open.choices) usage.completion_tokens += choice.completion_tokens();
+  for (const sparse::KvUsage& one : open.usage) usage.kv += one;
   drop(handle);
   if (const auto sink = open_.take(handle)) sink->on_finished(usage);
 }

@@ -63,6 +63,7 @@ class GatewayCore {
     PromptTokens prompts;
     std::vector<ChoiceText> choices;       // prompt * n + sample
     Sequences sequences;                   // of the choices
+    std::vector<sparse::KvUsage> usage;    // of the choices, as of their newest outputs
     std::vector<std::int64_t> last_token;  // ns of each choice's newest token; 0: none yet
     std::int64_t arrived_ns = 0;
     std::size_t unfinished = 0;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/concat.h"
 
 namespace hotset::actors {
 namespace {
@@ -13,154 +12,326 @@ using sparse::KvMode;
 using sparse::KvOp;
 using storage::PageState;
 
-// More tokens than any pool has (2^31 pages of 64): larger demands are cut to it, so that sums cannot overflow.
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
+constexpr std::int64_t kPromotionMargin = 8;  // this part of the pool stays free beside a promoted sequence
 
-// A stop is known one step late, hence the row behind the output.
-std::int64_t tokens_of(const KvDemand& demand) {
-  const std::int64_t output = std::min(demand.max_new_tokens, kMostTokens);
-  return std::min(demand.prompt_tokens, kMostTokens) + (output > 0 ? output + 1 : 0);
-}
-
-Error never_fits(std::int64_t needed_tokens, std::string_view pool, std::int64_t pool_tokens, std::string_view option) {
-  return Error{ErrorCode::kCapacityNever,
-               concat("the request needs room for ", needed_tokens, " tokens in the ", pool, " KV cache, which holds ",
-                      pool_tokens, ": shorten it or use a larger ", option),
-               std::string(option)};
+KvOp make_op(KvOp::Kind kind) {
+  return {.kind = kind, .host_pages = {}, .device_pages = {}, .metadata_pages = {}, .shape = {}};
 }
 
 }  // namespace
 
 KvCachePlanner::KvCachePlanner(const KvPlannerConfig& config)
-    : config_(config), device_(config.device_pages), host_(config.host_pages) {
-  HS_CHECK(config.geometry.layers > 0, "a cache has layers");
-  HS_CHECK(!config.sparse || config.hot_shape.ring_tokens > 0, "a selecting server has a hot buffer's shape");
+    : config_(config),
+      needs_(config),
+      device_(config.device_pages),
+      metadata_(config.metadata_pages),
+      host_(config.host_pages) {}
+
+// Admission and resuming.
+
+Result<Admission> KvCachePlanner::acquire(const KvDemand& demand) {
+  Result<Admission> answer = demand.resume ? Result<Admission>(resume(demand.id)) : admit(demand);
+  if (answer && answer.value() == Admission::kLater) pressed_ = step_;
+  return answer;
 }
 
-std::int64_t KvCachePlanner::hot_pages() const {
-  return config_.geometry.layers * sparse::hot_pages_of(config_.hot_shape).total();
+Result<Admission> KvCachePlanner::admit(const KvDemand& demand) {
+  HS_CHECK(!sequences_.contains(demand.id), "a sequence is granted once");
+  if (Result<void> possible = needs_.can_ever_run(demand); !possible) return possible.error();
+  const auto waits = [](const auto& entry) { return entry.second.waits; };
+  if (std::ranges::any_of(sequences_, waits)) return Admission::kLater;
+  const std::int64_t host_pages = pages_for_tokens(KvNeeds::tokens(demand));
+  if (host_pages > host_.available()) return Admission::kLater;
+  Sequence sequence;
+  sequence.demand = demand;
+  if (!place(sequence)) return Admission::kLater;
+  sequence.order = admitted_++;
+  sequence.host_reserved = static_cast<std::int32_t>(host_pages);
+  HS_CHECK(host_.try_reserve(sequence.host_reserved), "available pages can be reserved");
+  if (sequence.streamed) ++counted_.streamed_prefills;
+  sequences_.emplace(demand.id, std::move(sequence));
+  return Admission::kGranted;
+}
+
+Admission KvCachePlanner::resume(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || !found->second.waits) return Admission::kLater;
+  Sequence& sequence = found->second;
+  const auto older = [&](const auto& entry) { return entry.second.waits && entry.second.order < sequence.order; };
+  if (std::ranges::any_of(sequences_, older) || !place(sequence)) return Admission::kLater;
+  ++sequence.turn;
+  ++counted_.resumed;
+  return Admission::kGranted;
 }
 
 // In the order of preference.
-std::vector<KvCachePlanner::Option> KvCachePlanner::options(const KvDemand& demand) const {
-  const std::int64_t layers = config_.geometry.layers;
-  const std::int64_t tokens = tokens_of(demand);
-  const bool past_threshold = config_.sparse && tokens > config_.threshold;
-  std::vector<Option> options;
-  if (config_.mode != KvModeChoice::kHot || !past_threshold)
-    options.push_back({Course::kResident, layers * pages_for_tokens(tokens)});
-  if (config_.mode == KvModeChoice::kResident) return options;
-  if (demand.max_new_tokens == 0) {
-    options.push_back({Course::kPromptOnly, 0});
-  } else if (past_threshold) {
-    const bool resident_first = demand.prompt_tokens < config_.threshold;
-    options.push_back(
-        {Course::kHot, hot_pages() + (resident_first ? layers * pages_for_tokens(config_.threshold) : 0)});
+std::vector<KvCachePlanner::Course> KvCachePlanner::courses(const Sequence& sequence) const {
+  const KvDemand& demand = sequence.demand;
+  std::vector<Course> courses;
+  if (sequence.in_prompt()) {
+    courses.push_back({.may_demote = true, .need = needs_.resident_prompt(demand)});
+    if (needs_.may_stream(demand)) {
+      courses.push_back(
+          {.streamed = true, .enters_hot = true, .may_demote = true, .need = needs_.streamed_prompt(demand)});
+    }
+    return courses;
   }
-  return options;
-}
-
-Result<void> KvCachePlanner::can_ever_run(const KvDemand& demand) const {
-  if (demand.prompt_tokens <= 0) return invalid_argument("the prompt has no tokens", "prompt");
-  if (demand.max_new_tokens < 0) return invalid_argument("max_tokens is negative", "max_tokens");
-  const std::int64_t tokens = tokens_of(demand);
-  if (pages_for_tokens(tokens) > host_.total())
-    return never_fits(tokens, "host", host_.total() * kPageTokens, "--host-kv");
-  std::int64_t least = options(demand).front().device_pages;
-  for (const Option& option : options(demand)) least = std::min(least, option.device_pages);
-  const std::int64_t layers = config_.geometry.layers;
-  if (least > device_.total())
-    return never_fits(least / layers * kPageTokens, "device", device_.total() / layers * kPageTokens,
-                      "--device-kv-tokens");
-  return {};
-}
-
-Result<Admission> KvCachePlanner::acquire(const KvDemand& demand) {
-  HS_CHECK(!sequences_.contains(demand.id), "a sequence is granted once");
-  if (Result<void> possible = can_ever_run(demand); !possible) return possible.error();
-  const std::int64_t host_pages = pages_for_tokens(tokens_of(demand));
-  if (host_pages > host_.available()) return Admission::kLater;
-  for (const Option& option : options(demand)) {
-    if (option.device_pages > device_.available()) continue;
-    Sequence sequence;
-    sequence.demand = demand;
-    sequence.course = option.course;
-    sequence.host_reserved = static_cast<std::int32_t>(host_pages);
-    sequence.device_reserved = static_cast<std::int32_t>(option.device_pages);
-    HS_CHECK(host_.try_reserve(sequence.host_reserved) && device_.try_reserve(sequence.device_reserved),
-             "available pages can be reserved");
-    sequences_.emplace(demand.id, std::move(sequence));
-    return Admission::kGranted;
+  const bool selects = KvNeeds::selects_at(demand, sequence.rows + 1);
+  if (!selects || config_.mode != KvModeChoice::kHot) {
+    courses.push_back({.may_demote = !selects, .need = needs_.resident(demand, sequence.rows + 1)});
   }
-  return Admission::kLater;
-}
-
-std::int64_t KvCachePlanner::largest_output(std::int64_t prompt_tokens) const {
-  // What runs with more output also runs with less.
-  std::int64_t fits = 0;
-  std::int64_t too_many = host_.total() * kPageTokens + 1;
-  while (too_many - fits > 1) {
-    const std::int64_t middle = fits + (too_many - fits) / 2;
-    const KvDemand demand{.id = {}, .prompt_tokens = prompt_tokens, .max_new_tokens = middle};
-    (can_ever_run(demand).ok() ? fits : too_many) = middle;
+  if (selects && config_.mode != KvModeChoice::kResident) {
+    courses.push_back({.enters_hot = true, .may_demote = true, .need = needs_.hot(demand, sequence.rows + 1)});
   }
-  return fits;
+  return courses;
 }
 
-std::vector<KvOp> KvCachePlanner::plan_rows(SequenceId id, std::int64_t first_position, std::int64_t rows,
-                                            bool prefill) {
-  Sequence& sequence = find(id);
-  const std::int64_t end = first_position + rows;
-  HS_CHECK(rows > 0 && first_position == sequence.rows, "the rows of a sequence are planned in order");
-  HS_CHECK(end <= tokens_of(sequence.demand), "a sequence stays inside its reservation");
-  HS_CHECK(
-      prefill ? end <= sequence.demand.prompt_tokens : rows == 1 && first_position >= sequence.demand.prompt_tokens,
-      "prefill rows lie in the prompt, a decode row behind it");
-  settle(sequence);
+bool KvCachePlanner::place(Sequence& sequence) {
+  for (const Course& course : courses(sequence)) {
+    if (!fits_beside_others(course.need) && !(course.may_demote && demote_until_it_fits(course.need))) continue;
+    keep_back(sequence, course.need);
+    sequence.streamed = course.streamed;
+    sequence.enters_hot = course.enters_hot;
+    sequence.waits = false;
+    return true;
+  }
+  return false;
+}
+
+DevicePages KvCachePlanner::available() const {
+  return {.rows = device_.available(), .metadata = metadata_.available()};
+}
+
+// A page more for every sequence that grows: a new one does not start only to be parked at once.
+DevicePages KvCachePlanner::watermark() const {
+  DevicePages out;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.waits) continue;
+    const bool hot = sequence.mode == KvMode::kHot || (sequence.mode == KvMode::kParked && sequence.enters_hot);
+    if (!hot) out.rows += config_.layout.rows.layers;
+    if (sequence.demand.keeps_metadata) out.metadata += config_.layout.metadata_layers;
+  }
+  return out;
+}
+
+bool KvCachePlanner::fits_beside_others(const DevicePages& need) const {
+  if (need == DevicePages{}) return true;
+  const DevicePages free = available();
+  const DevicePages spare = watermark();
+  return need.rows + spare.rows <= free.rows && need.metadata + spare.metadata <= free.metadata;
+}
+
+bool KvCachePlanner::demote_until_it_fits(const DevicePages& need) {
+  const DevicePages spare = watermark();
+  if (need.metadata + spare.metadata > metadata_.available()) return false;
+  std::int64_t free = device_.available();
+  for (const auto& [id, sequence] : sequences_) {
+    // A hot sequence needs no watermark of rows either.
+    if (const std::int64_t gain = demotion_gain(sequence); gain > 0) free += gain + config_.layout.rows.layers;
+  }
+  if (need.rows + spare.rows > free) return false;
+  while (!fits_beside_others(need)) demote(*best_demotion());
+  return true;
+}
+
+// Steps.
+
+KvStepPlan KvCachePlanner::plan_step(std::span<const KvRows> rows) {
+  ++step_;
+  KvStepPlan plan;
+  std::vector<Sequence*> sequences;
+  for (const KvRows& one : rows) {
+    sequences.push_back(runnable(one));
+    if (sequences.back() != nullptr) sequences.back()->step_end = one.first_position + one.rows;
+  }
+  make_room(plan);
+  promote_one();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Sequence* const sequence = sequences[i];
+    if (sequence == nullptr || sequence->waits) {
+      plan.ops.emplace_back(std::nullopt);
+    } else {
+      plan.ops.emplace_back(row_ops(*sequence, rows[i].prefill));
+    }
+  }
+  for (Sequence* const sequence : sequences)
+    if (sequence != nullptr) sequence->step_end = sequence->rows;
+  plan.transitions = std::exchange(pending_, {});
+  return plan;
+}
+
+KvCachePlanner::Sequence* KvCachePlanner::runnable(const KvRows& rows) {
+  const auto found = sequences_.find(rows.id);
+  if (found == sequences_.end()) return nullptr;
+  Sequence& sequence = found->second;
+  if (sequence.waits || sequence.turn != rows.turn || sequence.rows != rows.first_position) return nullptr;
+  const std::int64_t end = rows.first_position + rows.rows;
+  HS_CHECK(sequence.step_end == sequence.rows, "a sequence has one piece of rows in a step");
+  HS_CHECK(rows.rows > 0 && end <= KvNeeds::tokens(sequence.demand), "a sequence stays inside its reservation");
+  HS_CHECK(rows.prefill ? end <= sequence.demand.prompt_tokens : rows.rows == 1 && !sequence.in_prompt(),
+           "prefill rows lie in the prompt, a decode row behind it");
+  return &sequence;
+}
+
+// Pages that the sequence lacks for its rows in this step.
+DevicePages KvCachePlanner::missing(const Sequence& sequence) const {
+  if (sequence.step_end == sequence.rows || sequence.waits) return {};
+  if (sequence.in_prompt() && sequence.streamed) return {};
+  const bool hot = sequence.mode == KvMode::kHot || (!sequence.in_prompt() && sequence.enters_hot);
+  const DevicePages need =
+      hot ? needs_.hot(sequence.demand, sequence.step_end) : needs_.resident(sequence.demand, sequence.step_end);
+  const DevicePages held = sequence.held();
+  return {.rows = std::max<std::int64_t>(0, need.rows - held.rows),
+          .metadata = std::max<std::int64_t>(0, need.metadata - held.metadata)};
+}
+
+void KvCachePlanner::make_room(KvStepPlan& plan) {
+  if (config_.mode == KvModeChoice::kHot) {
+    for (auto& [id, sequence] : sequences_) {
+      const bool decodes = sequence.step_end > sequence.rows && !sequence.in_prompt();
+      if (decodes && KvNeeds::selects_at(sequence.demand, sequence.rows + 1)) sequence.enters_hot = true;
+    }
+  }
+  enter_due_hot_modes();  // those that give pages back
+  while (true) {
+    DevicePages lack;
+    for (const auto& [id, sequence] : sequences_) {
+      const DevicePages more = missing(sequence);
+      lack.rows += more.rows;
+      lack.metadata += more.metadata;
+    }
+    const DevicePages free = available();
+    if (lack.rows <= free.rows && lack.metadata <= free.metadata) break;
+    Sequence* const largest = lack.rows > free.rows ? best_demotion() : nullptr;
+    if (largest != nullptr) {
+      demote(*largest);
+    } else {
+      park(youngest(), plan);
+    }
+  }
+  enter_due_hot_modes();  // those that need some, which are free now
+}
+
+// --kv-mode hot: resident sequences whose row in this step is the first one past the threshold.
+void KvCachePlanner::enter_due_hot_modes() {
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.mode != KvMode::kResident || !sequence.enters_hot) continue;
+    if (needs_.hot(sequence.demand, 0).rows > sequence.held().rows + device_.available()) continue;
+    KvOp op = make_op(KvOp::Kind::kEnterHot);
+    to_hot(sequence, op);
+    pending_.push_back({.id = id, .ops = {std::move(op)}});
+  }
+}
+
+std::int64_t KvCachePlanner::demotion_gain(const Sequence& sequence) const {
+  if (config_.mode == KvModeChoice::kResident || sequence.mode != KvMode::kResident || sequence.in_prompt()) return 0;
+  if (!KvNeeds::selects_at(sequence.demand, sequence.rows + 1)) return 0;
+  const std::int64_t resident =
+      std::max(sequence.held().rows, needs_.resident(sequence.demand, sequence.step_end).rows);
+  return resident - needs_.hot(sequence.demand, 0).rows;
+}
+
+KvCachePlanner::Sequence* KvCachePlanner::best_demotion() {
+  Sequence* best = nullptr;
+  std::int64_t best_gain = 0;
+  for (auto& [id, sequence] : sequences_) {
+    const std::int64_t gain = demotion_gain(sequence);
+    if (gain <= best_gain) continue;
+    best = &sequence;
+    best_gain = gain;
+  }
+  return best;
+}
+
+KvCachePlanner::Sequence& KvCachePlanner::youngest() {
+  Sequence* youngest = nullptr;
+  std::int64_t candidates = 0;
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.held() == DevicePages{} && missing(sequence) == DevicePages{}) continue;
+    ++candidates;
+    if (youngest == nullptr || sequence.order > youngest->order) youngest = &sequence;
+  }
+  HS_CHECK(candidates > 1, "alone in the pools, a sequence has room for every step");
+  return *youngest;
+}
+
+void KvCachePlanner::demote(Sequence& sequence) {
+  KvOp op = make_op(KvOp::Kind::kEnterHot);
+  to_hot(sequence, op);
+  pending_.push_back({.id = sequence.demand.id, .ops = {std::move(op)}});
+  ++counted_.demoted;
+  pressed_ = step_;
+}
+
+void KvCachePlanner::park(Sequence& sequence, KvStepPlan& plan) {
+  if (sequence.mode != KvMode::kParked) {
+    pending_.push_back({.id = sequence.demand.id, .ops = {make_op(KvOp::Kind::kPark)}});
+    leave_device(sequence);
+    sequence.mode = KvMode::kParked;
+    ++counted_.entered_parked;
+  }
+  drop_reservation(sequence);
+  sequence.waits = true;
+  sequence.streamed = false;
+  sequence.enters_hot = false;
+  plan.deferred.push_back(sequence.demand.id);
+  pressed_ = step_;
+}
+
+void KvCachePlanner::promote_one() {
+  if (config_.mode != KvModeChoice::kAuto || step_ - pressed_ <= kCalmSteps) return;
+  Sequence* oldest = nullptr;
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.waits) return;
+    if (sequence.mode == KvMode::kHot && (oldest == nullptr || sequence.order < oldest->order)) oldest = &sequence;
+  }
+  if (oldest == nullptr) return;
+  std::int64_t lack = 0;
+  for (const auto& [id, sequence] : sequences_) lack += missing(sequence).rows;
+  const std::int64_t whole = needs_.resident(oldest->demand, KvNeeds::tokens(oldest->demand)).rows;
+  const std::int64_t margin = ceil_div(device_.total(), kPromotionMargin);
+  if (whole + lack + watermark().rows + margin > device_.available()) return;
+  KvOp enter = make_op(KvOp::Kind::kEnterResident);
+  give_back_rows(*oldest);
+  take_rows(*oldest, needs_.resident(oldest->demand, oldest->rows).rows, enter.device_pages);
+  enter.metadata_pages = oldest->metadata_pages;
+  for (PageState& state : oldest->states)
+    if (state == PageState::kHost) storage::advance(state, PageState::kDeviceAndHost);
+  oldest->mode = KvMode::kResident;
+  oldest->enters_hot = false;
+  pending_.push_back({.id = oldest->demand.id, .ops = {make_op(KvOp::Kind::kPark), std::move(enter)}});
+  ++counted_.promoted;
+  ++counted_.entered_resident;
+}
+
+// What a sequence holds.
+
+// From resident (its pages go back first, and may be among those that it takes) or parked.
+void KvCachePlanner::to_hot(Sequence& sequence, KvOp& op) {
+  give_back_rows(sequence);
+  device_.unreserve(static_cast<std::int32_t>(std::exchange(sequence.reserved.rows, 0)));
+  take_rows(sequence, needs_.hot(sequence.demand, 0).rows, op.device_pages);
+  op.shape = sequence.demand.hot_shape;
+  for (PageState& state : sequence.states)
+    if (state == PageState::kDeviceAndHost) storage::advance(state, PageState::kHost);
+  sequence.mode = KvMode::kHot;
+  ++counted_.entered_hot;
+}
+
+std::vector<KvOp> KvCachePlanner::row_ops(Sequence& sequence, bool prefill) {
   std::vector<KvOp> ops;
-  add_host_pages(sequence, end, ops);
-  const KvMode target = mode_for(sequence, prefill);
-  if (target == KvMode::kParked && first_position == 0) ++streamed_prefills_;
-  if (target == KvMode::kResident) add_device_pages(sequence, end, ops);
-  if (target == KvMode::kHot && sequence.mode != KvMode::kHot) enter_hot(sequence, ops);
-  HS_CHECK(sequence.mode == target, "a sequence cannot go back to that mode");
-  finish_pages(sequence, end);
-  sequence.rows = end;
+  add_host_pages(sequence, ops);
+  if (sequence.mode == KvMode::kParked && !(prefill && sequence.streamed)) enter_from_host(sequence, ops);
+  grow(sequence, ops);
+  finish_pages(sequence);
+  sequence.rows = sequence.step_end;
+  if (!prefill) drop_reservation(sequence);
   return ops;
 }
 
-KvMode KvCachePlanner::mode_for(const Sequence& sequence, bool prefill) const {
-  switch (sequence.course) {
-    case Course::kResident: return KvMode::kResident;
-    case Course::kPromptOnly: return KvMode::kParked;
-    case Course::kHot: break;
-  }
-  if (prefill) return sequence.demand.prompt_tokens < config_.threshold ? KvMode::kResident : KvMode::kParked;
-  // The row at position p sees p + 1 tokens.
-  return sequence.rows + 1 > config_.threshold ? KvMode::kHot : KvMode::kResident;
-}
-
-KvCachePlanner::Sequence& KvCachePlanner::find(SequenceId id) {
-  const auto found = sequences_.find(id);
-  HS_CHECK(found != sequences_.end(), "only a granted sequence has pages");
-  return found->second;
-}
-
-// The plan before this one is with the stream by now, ahead of whatever is planned next: pages that it freed may be
-// handed out, and its write-through ends before anything else touches those pages.
-void KvCachePlanner::settle(Sequence& sequence) {
-  for (const PageId page : sequence.leaving) device_.give_back(page);
-  sequence.leaving.clear();
-  for (; sequence.settled < static_cast<std::size_t>(sequence.rows / kPageTokens); ++sequence.settled) {
-    PageState& state = sequence.states[sequence.settled];
-    if (state == PageState::kCopying) storage::advance(state, PageState::kDeviceAndHost);
-    if (sequence.mode == KvMode::kHot && state == PageState::kDeviceAndHost) storage::advance(state, PageState::kHost);
-  }
-}
-
-void KvCachePlanner::add_host_pages(Sequence& sequence, std::int64_t end, std::vector<KvOp>& ops) {
-  KvOp op{.kind = KvOp::Kind::kAddHostPages, .host_pages = {}, .device_pages = {}, .shape = {}};
-  while (static_cast<std::int64_t>(sequence.host_pages.size()) < pages_for_tokens(end)) {
+void KvCachePlanner::add_host_pages(Sequence& sequence, std::vector<KvOp>& ops) {
+  KvOp op = make_op(KvOp::Kind::kAddHostPages);
+  while (static_cast<std::int64_t>(sequence.host_pages.size()) < pages_for_tokens(sequence.step_end)) {
     HS_CHECK(sequence.host_reserved > 0, "host pages were reserved for the whole sequence");
     --sequence.host_reserved;
     op.host_pages.push_back(host_.take());
@@ -170,51 +341,98 @@ void KvCachePlanner::add_host_pages(Sequence& sequence, std::int64_t end, std::v
   if (!op.host_pages.empty()) ops.push_back(std::move(op));
 }
 
-void KvCachePlanner::add_device_pages(Sequence& sequence, std::int64_t end, std::vector<KvOp>& ops) {
-  if (sequence.rows == 0) {
+void KvCachePlanner::enter_from_host(Sequence& sequence, std::vector<KvOp>& ops) {
+  const bool hot = !sequence.in_prompt() && sequence.enters_hot;
+  KvOp op = make_op(hot ? KvOp::Kind::kEnterHot : KvOp::Kind::kEnterResident);
+  const DevicePages pages = needs_.resident(sequence.demand, sequence.rows);
+  take_metadata(sequence, pages.metadata, op.metadata_pages);
+  if (hot) {
+    to_hot(sequence, op);
+  } else {
+    take_rows(sequence, pages.rows, op.device_pages);
+    for (PageState& state : sequence.states)
+      if (state == PageState::kHost) storage::advance(state, PageState::kDeviceAndHost);
     sequence.mode = KvMode::kResident;
-    ++entered_resident_;
-    ops.push_back({.kind = KvOp::Kind::kEnterResident, .host_pages = {}, .device_pages = {}, .shape = {}});
+    ++counted_.entered_resident;
   }
-  const std::int64_t pages =
-      config_.geometry.layers * pages_for_tokens(end) - static_cast<std::int64_t>(sequence.device_pages.size());
-  if (pages <= 0) return;
-  KvOp op{.kind = KvOp::Kind::kAddDevicePages, .host_pages = {}, .device_pages = {}, .shape = {}};
-  take_device_pages(sequence, pages, op.device_pages);
   ops.push_back(std::move(op));
 }
 
-void KvCachePlanner::enter_hot(Sequence& sequence, std::vector<KvOp>& ops) {
-  sequence.leaving = std::exchange(sequence.device_pages, {});
-  KvOp op{.kind = KvOp::Kind::kEnterHot, .host_pages = {}, .device_pages = {}, .shape = config_.hot_shape};
-  take_device_pages(sequence, hot_pages(), op.device_pages);
-  ops.push_back(std::move(op));
+void KvCachePlanner::grow(Sequence& sequence, std::vector<KvOp>& ops) {
+  if (sequence.mode == KvMode::kParked) return;
+  const DevicePages need = needs_.resident(sequence.demand, sequence.step_end);
+  const std::int64_t rows = need.rows - static_cast<std::int64_t>(sequence.device_pages.size());
+  if (sequence.mode == KvMode::kResident && rows > 0) {
+    ops.push_back(make_op(KvOp::Kind::kAddDevicePages));
+    take_rows(sequence, rows, ops.back().device_pages);
+  }
+  const std::int64_t metadata = need.metadata - static_cast<std::int64_t>(sequence.metadata_pages.size());
+  if (metadata > 0) {
+    ops.push_back(make_op(KvOp::Kind::kAddMetadataPages));
+    take_metadata(sequence, metadata, ops.back().metadata_pages);
+  }
+}
+
+// The step itself writes complete pages through, and the stream runs it before whatever is planned next.
+void KvCachePlanner::finish_pages(Sequence& sequence) {
+  for (std::int64_t page = sequence.rows / kPageTokens; page < sequence.step_end / kPageTokens; ++page) {
+    PageState& state = sequence.states[static_cast<std::size_t>(page)];
+    if (sequence.mode == KvMode::kParked) {
+      storage::advance(state, PageState::kHost);
+    } else {
+      storage::advance(state, PageState::kDevice);
+      storage::advance(state, PageState::kCopying);
+      storage::advance(state, PageState::kDeviceAndHost);
+      if (sequence.mode == KvMode::kHot) storage::advance(state, PageState::kHost);
+    }
+    ++counted_.pages_written_through;
+  }
+}
+
+void KvCachePlanner::leave_device(Sequence& sequence) {
+  give_back_rows(sequence);
+  for (const MetadataPageId page : sequence.metadata_pages) metadata_.give_back(page);
+  sequence.metadata_pages.clear();
   for (PageState& state : sequence.states)
     if (state == PageState::kDeviceAndHost) storage::advance(state, PageState::kHost);
-  sequence.mode = KvMode::kHot;
-  ++entered_hot_;
 }
 
-void KvCachePlanner::take_device_pages(Sequence& sequence, std::int64_t count, std::vector<PageId>& pages) {
-  HS_CHECK(count <= sequence.device_reserved, "device pages were reserved for the whole sequence");
-  sequence.device_reserved -= static_cast<std::int32_t>(count);
+void KvCachePlanner::keep_back(Sequence& sequence, const DevicePages& pages) {
+  HS_CHECK(device_.try_reserve(static_cast<std::int32_t>(pages.rows)) &&
+               metadata_.try_reserve(static_cast<std::int32_t>(pages.metadata)),
+           "available pages can be reserved");
+  sequence.reserved = pages;
+}
+
+void KvCachePlanner::drop_reservation(Sequence& sequence) {
+  device_.unreserve(static_cast<std::int32_t>(sequence.reserved.rows));
+  metadata_.unreserve(static_cast<std::int32_t>(sequence.reserved.metadata));
+  sequence.reserved = {};
+}
+
+void KvCachePlanner::take_rows(Sequence& sequence, std::int64_t count, std::vector<PageId>& pages) {
+  const std::int64_t more = count - std::min(count, sequence.reserved.rows);
+  HS_CHECK(device_.try_reserve(static_cast<std::int32_t>(more)), "room for the rows of a step was made");
+  sequence.reserved.rows -= count - more;
   for (std::int64_t i = 0; i < count; ++i) {
     pages.push_back(device_.take());
     sequence.device_pages.push_back(pages.back());
   }
 }
 
-void KvCachePlanner::finish_pages(Sequence& sequence, std::int64_t end) {
-  for (std::int64_t page = sequence.rows / kPageTokens; page < end / kPageTokens; ++page) {
-    PageState& state = sequence.states[static_cast<std::size_t>(page)];
-    if (sequence.mode == KvMode::kParked) {
-      storage::advance(state, PageState::kHost);
-    } else {
-      storage::advance(state, PageState::kDevice);
-      storage::advance(state, PageState::kCopying);  // the step itself writes it through
-    }
-    ++pages_written_through_;
+void KvCachePlanner::take_metadata(Sequence& sequence, std::int64_t count, std::vector<MetadataPageId>& pages) {
+  const std::int64_t more = count - std::min(count, sequence.reserved.metadata);
+  HS_CHECK(metadata_.try_reserve(static_cast<std::int32_t>(more)), "room for the metadata of a step was made");
+  sequence.reserved.metadata -= count - more;
+  for (std::int64_t i = 0; i < count; ++i) {
+    pages.push_back(metadata_.take());
+    sequence.metadata_pages.push_back(pages.back());
   }
+}
+
+void KvCachePlanner::give_back_rows(Sequence& sequence) {
+  for (const PageId page : sequence.device_pages) device_.give_back(page);
+  sequence.device_pages.clear();
 }
 
 KvMode KvCachePlanner::mode(SequenceId id) const {
@@ -227,30 +445,34 @@ void KvCachePlanner::release(SequenceId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   Sequence& sequence = found->second;
-  settle(sequence);
+  // Nothing of it runs any more, so what the stream holds of it does not matter.
+  std::erase_if(pending_, [id](const KvTransition& transition) { return transition.id == id; });
+  leave_device(sequence);
+  drop_reservation(sequence);
   for (PageState& state : sequence.states) storage::advance(state, PageState::kFree);
-  for (const PageId page : sequence.device_pages) device_.give_back(page);
   for (const HostPage page : sequence.host_pages) host_.give_back(page);
-  device_.unreserve(sequence.device_reserved);
   host_.unreserve(sequence.host_reserved);
   sequences_.erase(found);
 }
 
 KvCounters KvCachePlanner::counters() const {
-  KvCounters counters;
+  KvCounters counters = counted_;
   counters.device_pages_total = device_.total();
   counters.device_pages_free = device_.free();
+  counters.metadata_pages_total = metadata_.total();
+  counters.metadata_pages_free = metadata_.free();
   counters.host_pages_total = host_.total();
   counters.host_pages_free = host_.free();
+  const KvLayout& layout = config_.layout;
+  counters.device_row_bytes = (device_.total() - device_.free()) * layout.rows.page_bytes();
+  counters.device_metadata_bytes = (metadata_.total() - metadata_.free()) * layout.metadata.page_bytes();
+  counters.host_bytes =
+      (host_.total() - host_.free()) * (layout.rows.layers * layout.rows.page_bytes() + layout.metadata_page_bytes());
   for (const auto& [id, sequence] : sequences_) {
     counters.resident += sequence.mode == KvMode::kResident;
     counters.hot += sequence.mode == KvMode::kHot;
     counters.parked += sequence.mode == KvMode::kParked;
   }
-  counters.entered_hot = entered_hot_;
-  counters.entered_resident = entered_resident_;
-  counters.streamed_prefills = streamed_prefills_;
-  counters.pages_written_through = pages_written_through_;
   return counters;
 }
 

@@ -1,129 +1,179 @@
 // The plain class behind SparseKVCacheManager: which sequence may start, in which mode it runs, and which pages it
-// gets. It plans one step ahead of the device and never waits for it: pages that it frees are handed out again only in
-// plans of later steps, which the stream runs later (sparse/sequence_kv.h).
+// gets. It plans one step ahead of the device and never waits for it: the stream applies a step's transitions in their
+// order, then the rows' operations, and runs steps in their order. So a page that a transition frees may be given out
+// again in the same step, by later transitions and by rows.
 //
-// Rules (docs/architecture.md, sections 4, 6 and 7):
-// - A sequence reserves, when admitted, every page that prompt + output (+ one overshoot row) may need on both tiers.
-// So
-//   nothing is overcommitted and a running sequence never waits for pages.
-// - Dense requests and lengths up to the threshold are resident. Past the threshold a sequence is resident while the
-// pool
-//   has room for its whole length (--kv-mode auto|resident), else hot (auto|hot).
-// - --kv-mode hot: hot from the first decode step past the threshold; until then resident (or a streamed prefill).
-// - A hot sequence whose first decode step is past the threshold is prefilled from the host (mode parked) and enters
-// hot
-//   mode at that step. One with a shorter prompt is resident up to the threshold and reserves both: its resident pages
-//   are still read by the step that makes it hot, so none of them can be one of its hot pages.
-// - A prompt that is only scored (no output) may stay parked with any algorithm.
+// Rules (docs/control_plane.md, "Modes"):
+// - Host pages for prompt + output (+ one overshoot row) are reserved at admission. Nothing is overcommitted there.
+// - Device pages (rows and metadata) are taken as a sequence grows: all that lies there is also on the host, or can be
+//   put there. At admission and on resuming, what the prompt and the first decode row need is kept back, and a
+//   watermark of one page a layer for every growing sequence must be free beside it.
+// - A sequence is resident while lengths up to the threshold (or a dense algorithm) make it attend to everything. Past
+//   the threshold: --kv-mode resident: resident; hot: hot from the first decode row on; auto: resident until pressure.
+//   A prompt is computed resident when it fits, else streamed (parked) when the first decode row may be hot or when it
+//   is only scored.
+// - Room for the rows of a step, while it is short: the resident sequence past its threshold that frees most is demoted
+//   to hot; when there is none, the sequence that was admitted last is parked and its rows are deferred.
+// - A parked sequence comes back by acquire() with `resume`, the oldest first; nothing new is admitted before.
+// - Promotion (auto): when nobody waits and no sequence was demoted, parked or told to wait in the last kCalmSteps
+//   steps, and the free pages hold all that the oldest hot sequence may ever have, the watermark and an eighth of the
+//   pool, it becomes resident. So between a demotion and the next promotion lie more than kCalmSteps steps.
+//
+// Progress: a sequence is parked only while another one holds or wants pages, and the youngest of those goes first; so
+// of the sequences that hold or want any, the one admitted first is never parked. Alone in the pools it has room for
+// every step (KvNeeds::can_ever_run), so it ends. New ones wait for the parked ones, so each is the oldest one day.
 // Thread: one owner.
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
+#include <map>
+#include <optional>
+#include <span>
 #include <vector>
 
-#include "core/config.h"
-#include "core/kv_geometry.h"
+#include "actors/kv_demand.h"
 #include "core/result.h"
-#include "sparse/hot_buffer.h"
 #include "sparse/sequence_kv.h"
 #include "storage/page_pool.h"
 #include "storage/page_state.h"
 
 namespace hotset::actors {
 
-struct KvPlannerConfig {
-  KvGeometry geometry;
-  std::int32_t device_pages = 0;  // (--device-kv-tokens / 64) * layers
-  std::int32_t host_pages = 0;    // each holds 64 tokens of every layer
-  KvModeChoice mode = KvModeChoice::kAuto;
-  bool sparse = false;  // the server's algorithm selects
-  std::int64_t threshold = 0;
-  sparse::HotBufferShape hot_shape;  // when sparse
-};
-
-struct KvDemand {
-  SequenceId id;
-  std::int64_t prompt_tokens = 0;
-  std::int64_t max_new_tokens = 0;
-};
-
 enum class Admission { kGranted, kLater };
+
+// New rows of a sequence in a step. Prefill rows lie in the prompt; a decode step has one row behind it.
+struct KvRows {
+  SequenceId id;
+  std::uint32_t turn = 0;  // how often the sequence had been resumed when the rows were drafted
+  std::int64_t first_position = 0;
+  std::int64_t rows = 0;
+  bool prefill = false;
+};
+
+struct KvTransition {
+  SequenceId id;
+  std::vector<sparse::KvOp> ops;
+};
+
+struct KvStepPlan {
+  std::vector<std::optional<std::vector<sparse::KvOp>>> ops;  // [row]; nullopt: these rows do not run
+  std::vector<KvTransition> transitions;                      // applied in their order, before the rows' operations
+  std::vector<SequenceId> deferred;                           // parked by this step
+};
 
 struct KvCounters {
   std::int32_t device_pages_total = 0, device_pages_free = 0;
+  std::int32_t metadata_pages_total = 0, metadata_pages_free = 0;
   std::int32_t host_pages_total = 0, host_pages_free = 0;
-  std::int32_t resident = 0, hot = 0, parked = 0;  // sequences
-  std::int64_t entered_hot = 0, entered_resident = 0, streamed_prefills = 0, pages_written_through = 0;
+  std::int64_t device_row_bytes = 0, device_metadata_bytes = 0, host_bytes = 0;  // of the pages taken
+  std::int32_t resident = 0, hot = 0, parked = 0;                                // sequences
+  std::int64_t entered_hot = 0, entered_resident = 0, entered_parked = 0;
+  std::int64_t demoted = 0, promoted = 0, resumed = 0;  // what of it was due to pressure, or to its end
+  std::int64_t streamed_prefills = 0, pages_written_through = 0;
 };
 
 class KvCachePlanner {
  public:
+  static constexpr std::int64_t kCalmSteps = 64;
+
   explicit KvCachePlanner(const KvPlannerConfig& config);
 
-  // kCapacityNever names the option when it could not run even alone; kLater when it has to wait for a release (nothing
-  // is kept of it: ask again). kInvalidArgument for an empty prompt or a negative output.
+  // kCapacityNever names the option when it could not run even alone; kLater when it has to wait (nothing is kept of
+  // the question: ask again). kInvalidArgument for an empty prompt or a negative output. With `resume`: for a parked
+  // sequence; kLater also for one that is unknown by now.
   Result<Admission> acquire(const KvDemand& demand);
 
-  // The most output tokens that a prompt of that length can ever get here (0: none; it may still be scored).
-  [[nodiscard]] std::int64_t largest_output(std::int64_t prompt_tokens) const;
+  [[nodiscard]] const KvNeeds& needs() const { return needs_; }
 
-  // Cache operations that have to precede `rows` new rows of a granted sequence in the next step. Steps of a sequence
-  // are planned in order, first_position being the number of rows planned so far. Prefill rows lie in the prompt; a
-  // decode step has one row behind it. Pages that the operations free are handed out again from the sequence's next
-  // plan or release on.
-  std::vector<sparse::KvOp> plan_rows(SequenceId id, std::int64_t first_position, std::int64_t rows, bool prefill);
+  // Cache operations that precede the rows of the next step; at most one KvRows of a sequence. Rows of sequences that
+  // were released, parked, or resumed after the rows were drafted get none: they are stale and must not run.
+  [[nodiscard]] KvStepPlan plan_step(std::span<const KvRows> rows);
 
-  // The mode that the sequence has after its last plan.
+  // The mode that the sequence has once the stream has run every plan.
   [[nodiscard]] sparse::KvMode mode(SequenceId id) const;
 
-  // Gives everything back; also for a sequence that waits. Unknown ids are ignored (a cancel may come twice).
+  // Gives everything back; also for a parked one. Unknown ids are ignored (a cancel may come twice).
   void release(SequenceId id);
 
   [[nodiscard]] KvCounters counters() const;
 
  private:
-  // How a sequence runs from its first row to its last.
-  enum class Course : std::uint8_t {
-    kResident,
-    kHot,         // resident up to the threshold, or parked when the prompt reaches it; then hot
-    kPromptOnly,  // parked
-  };
-  struct Option {
-    Course course = Course::kResident;
-    std::int64_t device_pages = 0;  // to reserve
-  };
   struct Sequence {
     KvDemand demand;
-    Course course = Course::kResident;
+    std::uint64_t order = 0;  // of admission
+    std::uint32_t turn = 0;
     sparse::KvMode mode = sparse::KvMode::kParked;
-    std::int64_t rows = 0;                                // planned so far
-    std::int32_t device_reserved = 0, host_reserved = 0;  // not yet taken
+    bool waits = false;         // parked until it is resumed
+    bool streamed = false;      // its prompt's rows go to the host
+    bool enters_hot = false;    // from parked, at its next decode row; else it becomes resident
+    std::int64_t rows = 0;      // planned so far
+    std::int64_t step_end = 0;  // rows after the step that is being planned
+    DevicePages reserved;       // kept back, not yet taken
+    std::int32_t host_reserved = 0;
     std::vector<HostPage> host_pages;
     std::vector<PageId> device_pages;
-    std::vector<PageId> leaving;             // freed by the last plan
-    std::size_t settled = 0;                 // pages before it are in no copy
+    std::vector<MetadataPageId> metadata_pages;
     std::vector<storage::PageState> states;  // [page], as they are once the stream has run every plan
+
+    [[nodiscard]] DevicePages held() const {
+      return {.rows = static_cast<std::int64_t>(device_pages.size()) + reserved.rows,
+              .metadata = static_cast<std::int64_t>(metadata_pages.size()) + reserved.metadata};
+    }
+    [[nodiscard]] bool in_prompt() const { return rows < demand.prompt_tokens; }
+  };
+  // A way to go on from here.
+  struct Course {
+    bool streamed = false;
+    bool enters_hot = false;
+    bool may_demote = false;  // others, to make room for it
+    DevicePages need;
   };
 
-  [[nodiscard]] std::vector<Option> options(const KvDemand& demand) const;
-  [[nodiscard]] Result<void> can_ever_run(const KvDemand& demand) const;
-  [[nodiscard]] std::int64_t hot_pages() const;
-  [[nodiscard]] sparse::KvMode mode_for(const Sequence& sequence, bool prefill) const;
-  [[nodiscard]] Sequence& find(SequenceId id);
+  [[nodiscard]] std::vector<Course> courses(const Sequence& sequence) const;
+  Result<Admission> admit(const KvDemand& demand);
+  Admission resume(SequenceId id);
+  [[nodiscard]] bool place(Sequence& sequence);
+  [[nodiscard]] bool fits_beside_others(const DevicePages& need) const;
+  [[nodiscard]] bool demote_until_it_fits(const DevicePages& need);
+  [[nodiscard]] DevicePages available() const;
+  [[nodiscard]] DevicePages watermark() const;
 
-  void settle(Sequence& sequence);
-  void add_host_pages(Sequence& sequence, std::int64_t end, std::vector<sparse::KvOp>& ops);
-  void add_device_pages(Sequence& sequence, std::int64_t end, std::vector<sparse::KvOp>& ops);
-  void enter_hot(Sequence& sequence, std::vector<sparse::KvOp>& ops);
-  void take_device_pages(Sequence& sequence, std::int64_t count, std::vector<PageId>& pages);
-  void finish_pages(Sequence& sequence, std::int64_t end);
+  [[nodiscard]] Sequence* runnable(const KvRows& rows);
+  [[nodiscard]] DevicePages missing(const Sequence& sequence) const;
+  void make_room(KvStepPlan& plan);
+  void enter_due_hot_modes();
+  void promote_one();
+  [[nodiscard]] std::int64_t demotion_gain(const Sequence& sequence) const;
+  [[nodiscard]] Sequence* best_demotion();
+  [[nodiscard]] Sequence& youngest();
+
+  void demote(Sequence& sequence);
+  void park(Sequence& sequence, KvStepPlan& plan);
+  void to_hot(Sequence& sequence, sparse::KvOp& op);
+  std::vector<sparse::KvOp> row_ops(Sequence& sequence, bool prefill);
+  void add_host_pages(Sequence& sequence, std::vector<sparse::KvOp>& ops);
+  void enter_from_host(Sequence& sequence, std::vector<sparse::KvOp>& ops);
+  void grow(Sequence& sequence, std::vector<sparse::KvOp>& ops);
+  void finish_pages(Sequence& sequence);
+  void leave_device(Sequence& sequence);
+
+  void keep_back(Sequence& sequence, const DevicePages& pages);
+  void drop_reservation(Sequence& sequence);
+  void take_rows(Sequence& sequence, std::int64_t count, std::vector<PageId>& pages);
+  void take_metadata(Sequence& sequence, std::int64_t count, std::vector<MetadataPageId>& pages);
+  void give_back_rows(Sequence& sequence);
 
   KvPlannerConfig config_;
+  KvNeeds needs_;
   storage::PagePool<PageId> device_;
+  storage::PagePool<MetadataPageId> metadata_;
   storage::PagePool<HostPage> host_;
-  std::unordered_map<SequenceId, Sequence> sequences_;  // granted
-  std::int64_t entered_hot_ = 0, entered_resident_ = 0, streamed_prefills_ = 0, pages_written_through_ = 0;
+  std::map<SequenceId, Sequence> sequences_;  // granted; stable addresses
+  std::vector<KvTransition> pending_;         // for the next step
+  std::uint64_t admitted_ = 0;
+  std::int64_t step_ = 0;
+  std::int64_t pressed_ = -kCalmSteps;  // the last step in which somebody was demoted, parked or told to wait
+  KvCounters counted_;                  // the events; the rest is filled in by counters()
 };
 
 }  // namespace hotset::actors

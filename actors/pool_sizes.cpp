@@ -24,34 +24,53 @@ std::int64_t pages_of_contexts(std::int64_t sequences, std::int64_t tokens) {
 
 }  // namespace
 
-Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context,
+Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
                                     std::int64_t usable_bytes) {
-  const std::int64_t page_bytes = kPageTokens * geometry.token_bytes();  // 64 tokens in every layer
-  const std::int64_t usable = usable_bytes / page_bytes;
+  const std::int64_t row_bytes = kPageTokens * layout.rows.token_bytes();  // 64 tokens in every layer
+  const std::int64_t metadata_bytes = layout.metadata_page_bytes();
+  std::int64_t metadata = metadata_bytes > 0 ? config.device_metadata_tokens / kPageTokens : 0;
+  if (metadata_bytes > 0 && config.device_metadata_tokens != 0) {
+    if (metadata < 1) {
+      return invalid_argument("--device-metadata-tokens must be at least 64", "--device-metadata-tokens");
+    }
+    if (metadata > usable_bytes / metadata_bytes) return too_large("--device-metadata-tokens", usable_bytes);
+  }
+  const bool metadata_follows = metadata_bytes > 0 && metadata == 0;  // the host pool's size
+  const std::int64_t host_bytes = row_bytes + metadata_bytes + (metadata_follows ? metadata_bytes : 0);
+  const std::int64_t usable = usable_bytes - metadata * metadata_bytes;
   const std::int64_t wanted = pages_of_contexts(config.max_batch, max_context);
   std::int64_t device = config.device_kv_tokens / kPageTokens;
-  std::int64_t host = config.host_kv_bytes / page_bytes;
+  std::int64_t host = config.host_kv_bytes / (row_bytes + metadata_bytes);
   if (config.device_kv_tokens != 0) {
     if (device < 1) return invalid_argument("--device-kv-tokens must be at least 64", "--device-kv-tokens");
-    if (device > usable) return too_large("--device-kv-tokens", usable_bytes);
+    if (device > usable / row_bytes) return too_large("--device-kv-tokens", usable_bytes);
   }
   if (config.host_kv_bytes != 0) {
     if (host < 1) {
-      return invalid_argument(concat("--host-kv must be at least ", page_bytes, " bytes for this model"), "--host-kv");
+      return invalid_argument(
+          concat("--host-kv must be at least ", row_bytes + metadata_bytes, " bytes for this model"), "--host-kv");
     }
-    if (host > usable) return too_large("--host-kv", usable_bytes);
+    if (host > usable / host_bytes) return too_large("--host-kv", usable_bytes);
   }
   // A default takes what the other pool, when given, leaves.
-  if (config.device_kv_tokens == 0) device = std::min({wanted, usable / 4, usable - host});
-  if (config.host_kv_bytes == 0) host = std::min({2 * std::max(wanted, device), usable * 2 / 5, usable - device});
+  if (config.device_kv_tokens == 0) {
+    device = std::min({wanted, usable / row_bytes / 4, (usable - host * host_bytes) / row_bytes});
+  }
+  if (config.host_kv_bytes == 0) {
+    host = std::min(
+        {2 * std::max(wanted, device), usable / host_bytes * 2 / 5, (usable - device * row_bytes) / host_bytes});
+  }
   if (device < 1)
     return invalid_argument("the memory that is left holds no page of the KV cache", "--device-kv-tokens");
   if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
-  if (device + host > usable) return too_large("--host-kv", usable_bytes);  // both were given
-  if (device > kMostPages / geometry.layers || host > kMostPages / kPageTokens) {
+  if (device * row_bytes + host * host_bytes > usable) return too_large("--host-kv", usable_bytes);  // both were given
+  if (metadata_follows) metadata = host;
+  const std::int64_t layers = layout.rows.layers;
+  if (device > kMostPages / layers || std::max(host, metadata) > kMostPages / std::max(kPageTokens, layers)) {
     return invalid_argument("the pool has more pages than can be numbered", "--device-kv-tokens");
   }
-  return PoolSizes{.device_pages = static_cast<std::int32_t>(device * geometry.layers),
+  return PoolSizes{.device_pages = static_cast<std::int32_t>(device * layers),
+                   .metadata_pages = static_cast<std::int32_t>(metadata * layout.metadata_layers),
                    .host_pages = static_cast<std::int32_t>(host)};
 }
 

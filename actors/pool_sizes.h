@@ -10,15 +10,17 @@
 namespace hotset::actors {
 
 struct PoolSizes {
-  std::int32_t device_pages = 0;  // of one layer each
-  std::int32_t host_pages = 0;    // of all layers each
+  std::int32_t device_pages = 0;    // rows of one layer each
+  std::int32_t metadata_pages = 0;  // of one layer each
+  std::int32_t host_pages = 0;      // rows and metadata of all layers each
 };
 
 // Default of the device pool: what max_batch contexts need, at most a quarter of the memory; of the host pool: twice
-// that (or twice a larger device pool), at most 40 % of the memory, and what a given device pool leaves.
-// kInvalidArgument names --device-kv-tokens or --host-kv when a given size holds no page or is larger than the memory,
-// and when the memory is too small for any default.
-Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context,
+// that (or twice a larger device pool), at most 40 % of the memory, and what a given device pool leaves; of the
+// device's metadata: all that the host pool holds, because hot sequences keep the metadata of all their tokens there.
+// kInvalidArgument names --device-kv-tokens, --device-metadata-tokens or --host-kv when a given size holds no page or
+// is larger than the memory, and when the memory is too small for any default.
+Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
                                     std::int64_t usable_bytes);
 
 }  // namespace hotset::actors

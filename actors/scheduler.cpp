@@ -8,6 +8,21 @@
 
 namespace hotset::actors {
 
+KvDemand demand_of(const SequenceRequest& request) {
+  KvDemand demand{.id = request.id,
+                  .prompt_tokens = static_cast<std::int64_t>(request.prompt.size()),
+                  .max_new_tokens = request.max_new_tokens,
+                  .hot_shape = {}};
+  const SequencePolicy* const policy = request.policy.get();
+  if (policy != nullptr && policy->selection.algorithm != nullptr) {
+    demand.sparse = true;
+    demand.keeps_metadata = policy->keeps_metadata;
+    demand.threshold = policy->selection.threshold;
+    demand.hot_shape = policy->hot_shape;
+  }
+  return demand;
+}
+
 Scheduler::Scheduler(const SchedulerConfig& config) : config_(config) {
   HS_CHECK(config.max_batch > 0 && config.prefill_chunk > 0 && config.max_queue > 0,
            "sizes of the scheduler are positive");
@@ -51,21 +66,30 @@ void Scheduler::cancel(SequenceId id) {
 }
 
 std::optional<KvDemand> Scheduler::next_admission() {
-  if (waiting_.empty() || asked_ || postponed_ || broken_ || running() >= config_.max_batch) return std::nullopt;
-  const SequenceRequest& request = sequences_.at(waiting_.front()).request;
-  asked_ = request.id;
-  return KvDemand{.id = request.id,
-                  .prompt_tokens = static_cast<std::int64_t>(request.prompt.size()),
-                  .max_new_tokens = request.max_new_tokens};
+  if (asked_ || postponed_ || broken_ || running() >= config_.max_batch) return std::nullopt;
+  if (parked_.empty() && waiting_.empty()) return std::nullopt;
+  const bool resume = !parked_.empty();
+  asked_ = resume ? parked_.front() : waiting_.front();
+  KvDemand demand = demand_of(sequences_.at(*asked_).request);
+  demand.resume = resume;
+  moved_ = false;
+  return demand;
 }
 
 std::optional<std::int64_t> Scheduler::admitted(SequenceId id, std::int64_t now_ns) {
   if (asked_ != id) return std::nullopt;
   asked_.reset();
-  waiting_.pop_front();
   Sequence& sequence = sequences_.at(id);
+  if (std::erase(parked_, id) > 0) {
+    ++sequence.turn;
+    insert_in_order(running_, id);
+    return std::nullopt;
+  }
+  waiting_.pop_front();
+  sequence.order = admitted_++;
   sequence.state = std::make_shared<model::SequenceState>();
   sequence.state->kv.id = id;
+  sequence.state->kv.keeps_metadata = demand_of(sequence.request).keeps_metadata;
   sequence.state->sampler = model::Sampler(sequence.request.sampling, sequence.request.prompt);
   running_.push_back(id);
   return now_ns - sequence.submitted_ns;
@@ -74,19 +98,22 @@ std::optional<std::int64_t> Scheduler::admitted(SequenceId id, std::int64_t now_
 void Scheduler::postponed(SequenceId id) {
   if (asked_ != id) return;
   asked_.reset();
-  // Pages that came back while the question was under way may be the ones that it lacked.
-  postponed_ = released_.empty();
+  postponed_ = !moved_ && released_.empty();
 }
 
 std::optional<SequenceEvent> Scheduler::refused(SequenceId id, Error error) {
   if (asked_ != id) return std::nullopt;
   asked_.reset();
-  waiting_.pop_front();
+  if (std::erase(parked_, id) == 0) waiting_.pop_front();
   sequences_.erase(id);
   // A question that timed out may still be answered with pages.
   released_.push_back(id);
-  return SequenceEvent{
-      .id = id, .prompt_logprobs = {}, .tokens = {}, .end = SequenceEnd::kFailed, .error = std::move(error)};
+  return SequenceEvent{.id = id,
+                       .prompt_logprobs = {},
+                       .tokens = {},
+                       .end = SequenceEnd::kFailed,
+                       .error = std::move(error),
+                       .usage = {}};
 }
 
 std::optional<StepDraft> Scheduler::plan_step() {
@@ -103,15 +130,22 @@ std::optional<StepDraft> Scheduler::plan_step() {
   return draft;
 }
 
+DraftRows Scheduler::rows_of(const Sequence& sequence) {
+  DraftRows rows;
+  rows.id = sequence.request.id;
+  rows.state = sequence.state;
+  rows.first_position = sequence.planned_rows;
+  rows.policy = sequence.request.policy;
+  rows.turn = sequence.turn;
+  return rows;
+}
+
 void Scheduler::add_decode_rows(StepDraft& draft) {
   for (const SequenceId id : running_) {
     Sequence& sequence = sequences_.at(id);
     const bool decoding = sequence.planned_samples > 0;
     if (!decoding || sequence.planned_samples >= sequence.request.max_new_tokens) continue;
-    DraftRows rows;
-    rows.id = id;
-    rows.state = sequence.state;
-    rows.first_position = sequence.planned_rows;
+    DraftRows rows = rows_of(sequence);
     rows.rows = 1;
     rows.sample = true;
     draft.rows.push_back(std::move(rows));
@@ -132,10 +166,7 @@ void Scheduler::add_prompt_chunks(StepDraft& draft) {
     if (count > room) return;  // no later prompt overtakes
     room -= count;
     const bool last = first + count == length;
-    DraftRows rows;
-    rows.id = id;
-    rows.state = sequence.state;
-    rows.first_position = first;
+    DraftRows rows = rows_of(sequence);
     rows.rows = static_cast<std::int32_t>(count);
     rows.tokens.assign(prompt.begin() + first, prompt.begin() + first + count);
     rows.prefill = true;
@@ -151,8 +182,14 @@ void Scheduler::add_prompt_chunks(StepDraft& draft) {
 std::vector<SequenceEvent> Scheduler::step_done(const model::StepResult& result) {
   if (broken_) return {};
   HS_CHECK(!under_way_.empty() && under_way_.front().step == result.step, "steps are done in their order");
-  const PlannedStep planned = std::move(under_way_.front());
+  PlannedStep planned = std::move(under_way_.front());
   under_way_.pop_front();
+  postponed_ = false;
+  moved_ = true;
+  for (const SequenceId id : result.deferred) {
+    std::erase_if(planned.rows, [id](const PlannedRows& rows) { return rows.id == id; });
+    park(id);
+  }
   std::unordered_map<SequenceId, const model::SequenceResult*> results;
   for (const model::SequenceResult& one : result.sequences) results.emplace(one.id, &one);
   std::vector<SequenceEvent> events;
@@ -171,7 +208,12 @@ std::vector<SequenceEvent> Scheduler::step_done(const model::StepResult& result)
 
 SequenceEvent Scheduler::account(Sequence& sequence, const PlannedRows& planned, const model::SequenceResult* result) {
   const SequenceRequest& request = sequence.request;
-  SequenceEvent event{.id = request.id, .prompt_logprobs = {}, .tokens = {}, .end = SequenceEnd::kNone, .error = {}};
+  SequenceEvent event{.id = request.id,
+                      .prompt_logprobs = {},
+                      .tokens = {},
+                      .end = SequenceEnd::kNone,
+                      .error = {},
+                      .usage = result != nullptr ? result->usage : sparse::KvUsage{}};
   const bool missing = result == nullptr || (planned.sample && !result->sampled);
   if (missing || !result->error.empty()) {
     const bool explained = result != nullptr && !result->error.empty();
@@ -195,32 +237,58 @@ SequenceEvent Scheduler::account(Sequence& sequence, const PlannedRows& planned,
 }
 
 void Scheduler::end(SequenceId id) {
+  if (asked_ == id) asked_.reset();
   sequences_.erase(id);
   std::erase(running_, id);
+  std::erase(parked_, id);
   released_.push_back(id);
+}
+
+// Steps are done in their order, so all rows that were run before it was parked are accounted for by now.
+void Scheduler::park(SequenceId id) {
+  if (std::erase(running_, id) == 0) return;  // ended meanwhile
+  Sequence& sequence = sequences_.at(id);
+  for (PlannedStep& later : under_way_) {
+    std::erase_if(later.rows, [id](const PlannedRows& rows) { return rows.id == id; });
+  }
+  sequence.planned_rows = sequence.done_rows;
+  sequence.planned_samples = sequence.tokens;
+  insert_in_order(parked_, id);
+}
+
+void Scheduler::insert_in_order(std::vector<SequenceId>& list, SequenceId id) {
+  const std::uint64_t order = sequences_.at(id).order;
+  const auto younger = [&](SequenceId other) { return sequences_.at(other).order > order; };
+  list.insert(std::ranges::find_if(list, younger), id);
 }
 
 std::vector<SequenceEvent> Scheduler::fail_all(const Error& error) {
   broken_ = true;
   std::vector<SequenceId> all = running_;
+  all.insert(all.end(), parked_.begin(), parked_.end());
+  released_.insert(released_.end(), all.begin(), all.end());
   all.insert(all.end(), waiting_.begin(), waiting_.end());
-  if (asked_) released_.push_back(*asked_);
-  released_.insert(released_.end(), running_.begin(), running_.end());
+  if (asked_ && !waiting_.empty() && waiting_.front() == *asked_) released_.push_back(*asked_);
   std::vector<SequenceEvent> events;
   events.reserve(all.size());
   for (const SequenceId id : all) {
-    events.push_back({.id = id, .prompt_logprobs = {}, .tokens = {}, .end = SequenceEnd::kFailed, .error = error});
+    events.push_back(
+        {.id = id, .prompt_logprobs = {}, .tokens = {}, .end = SequenceEnd::kFailed, .error = error, .usage = {}});
   }
   sequences_.clear();
   waiting_.clear();
   running_.clear();
+  parked_.clear();
   asked_.reset();
   under_way_.clear();
   return events;
 }
 
 std::vector<SequenceId> Scheduler::take_released() {
-  if (!released_.empty()) postponed_ = false;
+  if (!released_.empty()) {
+    postponed_ = false;
+    moved_ = true;
+  }
   return std::exchange(released_, {});
 }
 

@@ -10,6 +10,12 @@
 // - At most two steps are on their way to the device (one runs, one waits). A decode step's input is the token that the
 //   step before samples; an end-of-sequence is therefore known one step late, and the overshoot row is dropped.
 // - A sequence that reaches max_tokens gets no further row (that end is known in time).
+// - A step's result names the sequences that the cache manager parked in it (StepResult::deferred). Such a sequence
+// goes
+//   back to its last row that was run, and waits until it is resumed; parked ones are resumed in the order of their
+//   admission, before anything new is admitted. Its rows in a step that was drafted before the scheduler heard of it
+//   are dropped by the cache manager, which knows them by their turn: the number of times that it was resumed.
+// - Who was told "later" is asked for again after every step: room also comes when a sequence may be demoted.
 // Thread: one owner. Time comes in as arguments.
 #pragma once
 
@@ -42,7 +48,11 @@ struct SequenceRequest {
   model::SamplingParams sampling;
   std::vector<std::int32_t> stop_token_ids;  // end-of-sequence ids included unless ignore_eos
   std::int32_t prompt_logprobs = -1;
+  SharedPolicy policy;  // null: dense
 };
+
+// What the cache manager is asked.
+[[nodiscard]] KvDemand demand_of(const SequenceRequest& request);
 
 enum class SequenceEnd { kNone, kStopToken, kMaxTokens, kFailed };
 
@@ -51,7 +61,8 @@ struct SequenceEvent {
   std::vector<model::SampledToken> prompt_logprobs;
   std::vector<model::SampledToken> tokens;
   SequenceEnd end = SequenceEnd::kNone;
-  Error error;  // kFailed
+  Error error;            // kFailed
+  sparse::KvUsage usage;  // since it began
 };
 
 class Scheduler {
@@ -67,11 +78,12 @@ class Scheduler {
   // Drops the sequence in any phase; it gives no further event. Unknown ids are ignored.
   void cancel(SequenceId id);
 
-  // The sequence that the cache manager has to be asked for now; it counts as asked for until admitted(), postponed(),
-  // refused() or cancel(). nullopt: nobody waits, max_batch are running, an answer is outstanding, or the answer was
-  // "later" and no pages came back since.
+  // The sequence that the cache manager has to be asked for now, a parked one first; it counts as asked for until
+  // admitted(), postponed(), refused() or cancel(). nullopt: nobody waits, max_batch are running, an answer is
+  // outstanding, or the answer was "later" and neither a step ended nor pages came back since.
   std::optional<KvDemand> next_admission();
-  // nanoseconds that it waited; nullopt: it was cancelled meanwhile, and its pages are in take_released() already.
+  // nanoseconds that a new one waited; nullopt: it was resumed, or cancelled meanwhile, and its pages are in
+  // take_released() already.
   std::optional<std::int64_t> admitted(SequenceId id, std::int64_t now_ns);
   void postponed(SequenceId id);
   std::optional<SequenceEvent> refused(SequenceId id, Error error);
@@ -90,12 +102,15 @@ class Scheduler {
 
   [[nodiscard]] std::int64_t queued() const { return static_cast<std::int64_t>(waiting_.size()); }
   [[nodiscard]] std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
+  [[nodiscard]] std::int64_t parked() const { return static_cast<std::int64_t>(parked_.size()); }
   [[nodiscard]] std::size_t steps_under_way() const { return under_way_.size(); }
 
  private:
   struct Sequence {
     SequenceRequest request;
     std::int64_t submitted_ns = 0;
+    std::uint64_t order = 0;  // of admission
+    std::uint32_t turn = 0;   // times resumed
     std::shared_ptr<model::SequenceState> state;
     std::int64_t planned_rows = 0;
     std::int64_t planned_samples = 0;
@@ -112,17 +127,23 @@ class Scheduler {
     std::vector<PlannedRows> rows;
   };
 
+  [[nodiscard]] static DraftRows rows_of(const Sequence& sequence);
   void add_decode_rows(StepDraft& draft);
   void add_prompt_chunks(StepDraft& draft);
   SequenceEvent account(Sequence& sequence, const PlannedRows& planned, const model::SequenceResult* result);
   void end(SequenceId id);
+  void park(SequenceId id);
+  void insert_in_order(std::vector<SequenceId>& list, SequenceId id);
 
   SchedulerConfig config_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::deque<SequenceId> waiting_;   // in the order of arrival; the front may be asked for
   std::vector<SequenceId> running_;  // in the order of admission
+  std::vector<SequenceId> parked_;   // in the order of admission; the front may be asked for
+  std::uint64_t admitted_ = 0;
   std::optional<SequenceId> asked_;
   bool postponed_ = false;
+  bool moved_ = false;  // since it was asked for, a step ended or pages went back: the answer may be outdated
   bool broken_ = false;
   std::uint64_t last_step_ = 0;
   std::deque<PlannedStep> under_way_;

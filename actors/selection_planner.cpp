@@ -4,10 +4,16 @@ namespace hotset::actors {
 
 StepSelection SelectionPlanner::plan(const StepDraft& draft) const {
   StepSelection out;
-  out.algorithms.reserve(draft.rows.size());
+  out.rows.reserve(draft.rows.size());
   for (const DraftRows& rows : draft.rows) {
-    const bool sparse = !rows.prefill && policy_.sparse_at(rows.first_position + 1);
-    out.algorithms.push_back(sparse ? policy_.algorithm : nullptr);
+    out.rows.emplace_back();
+    if (rows.policy == nullptr) continue;
+    const sparse::SelectionPolicy& policy = rows.policy->selection;
+    if (policy.algorithm == nullptr) continue;
+    // Of a prompt the stream knows which rows are past the threshold.
+    if (rows.prefill ? !policy.algorithm->selects_prompt() : !policy.sparse_at(rows.first_position + 1)) continue;
+    out.rows.back() = {
+        .algorithm = policy.algorithm, .budget = policy.budget_blocks(), .dense_until = policy.threshold};
   }
   return out;
 }

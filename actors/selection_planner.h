@@ -25,17 +25,15 @@ struct SelectionTotals {
 
 class SelectionPlanner {
  public:
-  explicit SelectionPlanner(sparse::SelectionPolicy policy) : policy_(std::move(policy)) {}
-
-  // Prompt rows attend to everything; a generated token at position p to its selection if its length p + 1 is past the
-  // threshold. Neither the neighbours nor the memory that is free have a say.
+  // By each sequence's own policy: a token at position p attends to its selection if its length p + 1 is past the
+  // threshold and it was generated, or the algorithm selects in prompts too; else to everything. Neither the neighbours
+  // nor the memory that is free have a say.
   [[nodiscard]] StepSelection plan(const StepDraft& draft) const;
 
   void learn(const model::StepStats& stats);
   [[nodiscard]] const SelectionTotals& totals() const { return totals_; }
 
  private:
-  sparse::SelectionPolicy policy_;
   SelectionTotals totals_;
 };
 

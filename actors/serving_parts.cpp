@@ -7,13 +7,16 @@
 #include <utility>
 
 #include "actors/pool_sizes.h"
+#include "actors/selection_setup.h"
 #include "actors/text_sources.h"
 #include "core/concat.h"
 #include "core/log.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "model/checkpoint.h"
+#include "model/kv_layout.h"
 #include "model/step_runner.h"
 #include "model/transformer.h"
+#include "sparse/selection_trace.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"
 
@@ -21,8 +24,6 @@ namespace hotset::actors {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kDefaultRing = 128;  // newest tokens kept on the device in hot mode
 
 std::string model_name_of(const ServerConfig& config) {
   if (!config.model_name.empty()) return config.model_name;
@@ -64,40 +65,38 @@ Result<std::int64_t> context_of(const ServerConfig& config, const model::ModelCo
   return config.max_context;
 }
 
-Result<sparse::SelectionPolicy> choose_selection(const ServerConfig& config) {
-  sparse::SelectionPolicy policy;
-  policy.threshold = config.sparse_threshold;
-  if (config.algorithm == "auto" || config.algorithm == "dense") return policy;
-  if (config.algorithm != "streaming") {
-    return invalid_argument("--algorithm: this build has auto, dense and streaming", "--algorithm");
-  }
-  auto algorithm = sparse::make_streaming(config.sparse_block, config.sparse_window);
-  if (!algorithm) return algorithm.error();
-  policy.algorithm = std::move(algorithm).value();
-  return policy;
-}
-
-// `pools`: geometry and sizes are set.
-Result<void> set_hot_shape(const ServerConfig& config, const sparse::SelectionPolicy& policy, KvPlannerConfig& pools) {
-  pools.mode = config.kv_mode;
-  pools.sparse = policy.algorithm != nullptr;
-  pools.threshold = policy.threshold;
-  if (!pools.sparse) return {};
-  const std::int64_t window = policy.algorithm->window_tokens();
-  const std::int64_t ring = config.hot_ring.value_or(std::max(kDefaultRing, window));
-  if (ring < window) {
-    return invalid_argument(concat("--hot-ring must hold the window of ", window, " tokens"), "--hot-ring");
-  }
-  auto shape = sparse::make_hot_buffer_shape(policy.algorithm->max_blocks(), policy.algorithm->block_tokens(), ring);
+Result<SharedPolicy> shared_policy(const ServerConfig& config, const sparse::SelectionPolicy& selection,
+                                   bool keeps_metadata) {
+  // --hot-buffer is the server's algorithm's; another one on the menu has its default.
+  const bool own = selection.algorithm->name() != "streaming" || config.algorithm == "streaming";
+  auto shape =
+      sparse::hot_buffer_shape_for(*selection.algorithm, config.hot_ring, own ? config.hot_buffer : std::nullopt);
   if (!shape) return shape.error();
-  pools.hot_shape = shape.value();
-  return {};
+  return SharedPolicy(std::make_shared<const SequencePolicy>(
+      SequencePolicy{.selection = selection, .hot_shape = shape.value(), .keeps_metadata = keeps_metadata}));
 }
 
-Result<PoolSizes> sizes_now(const ServerConfig& config, const KvGeometry& geometry, std::int64_t max_context) {
+// The server's algorithm, and StreamingLLM where its options allow it: it keeps nothing, so every server can offer it.
+Result<SelectionMenu> menu_of(const ServerConfig& config, const sparse::SelectionPolicy& selection) {
+  if (selection.algorithm == nullptr) return SelectionMenu();
+  const bool keeps = selection.algorithm->metadata().kind != MetadataGeometry::Kind::kNone;
+  auto server = shared_policy(config, selection, keeps);
+  if (!server) return server.error();
+  std::vector<SharedPolicy> others;
+  if (selection.algorithm->name() != "streaming") {
+    auto streaming = sparse::make_streaming(config.sparse_block, config.sparse_window);
+    if (!streaming) return streaming.error();
+    auto policy = shared_policy(
+        config, {.algorithm = std::move(streaming).value(), .threshold = config.sparse_threshold, .budget = 0}, false);
+    if (policy) others.push_back(std::move(policy).value());
+  }
+  return SelectionMenu(std::move(server).value(), std::move(others));
+}
+
+Result<PoolSizes> sizes_now(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context) {
   const auto memory = storage::usable_memory();
   if (!memory) return memory.error();
-  return choose_pool_sizes(config, geometry, max_context, memory.value().bytes);
+  return choose_pool_sizes(config, layout, max_context, memory.value().bytes);
 }
 
 std::string mib(std::int64_t bytes) { return concat(bytes >> 20, " MiB"); }
@@ -107,19 +106,41 @@ const char* mode_name(KvModeChoice mode) {
   return mode == KvModeChoice::kHot ? "hot" : "auto";
 }
 
+const char* dtype_name(KvDType dtype) {
+  if (dtype == KvDType::kF32) return "f32";
+  return dtype == KvDType::kBF16 ? "bf16" : "fp8";
+}
+
 std::string summary_of(const ServingInfo& info, const model::ModelWeights& weights, const std::string& backend,
-                       const ServerConfig& config, const KvPlannerConfig& pools,
-                       const sparse::SelectionPolicy& policy) {
-  const KvGeometry& geometry = pools.geometry;
-  const std::int64_t device_tokens = pools.device_pages / geometry.layers * kPageTokens;
+                       const ServerConfig& config, const KvPlannerConfig& pools, const SelectionSetup& selection) {
+  const KvGeometry& rows = pools.layout.rows;
+  const std::int64_t device_tokens = pools.device_pages / rows.layers * kPageTokens;
   const std::int64_t host_tokens = pools.host_pages * kPageTokens;
+  const std::int64_t metadata_bytes = pools.metadata_pages * pools.layout.metadata.page_bytes();
+  const std::int64_t host_bytes =
+      host_tokens * rows.token_bytes() + pools.host_pages * pools.layout.metadata_page_bytes();
   return concat("model ", info.model_name, " (", model::architecture_name(weights.config.architecture), ", ",
                 weights.parameters() / 1'000'000, ".", weights.parameters() / 100'000 % 10,
                 " million parameters), context ", info.max_context, " tokens; ", backend, "; algorithm ",
-                policy.algorithm ? policy.algorithm->name() : "dense", ", kv mode ", mode_name(config.kv_mode),
-                ", kv type ", geometry.dtype == KvDType::kF32 ? "f32" : "bf16", "; device pool ", device_tokens,
-                " tokens (", mib(device_tokens * geometry.token_bytes()), "), host pool ", host_tokens, " tokens (",
-                mib(host_tokens * geometry.token_bytes()), ")");
+                selection.description, "; kv mode ", mode_name(config.kv_mode), ", kv type ", dtype_name(rows.dtype),
+                "; device pool ", device_tokens, " tokens (", mib(device_tokens * rows.token_bytes()), ", metadata ",
+                mib(metadata_bytes), "), host pool ", host_tokens, " tokens (", mib(host_bytes), ")");
+}
+
+// The file is complete when the runner ends.
+Result<void> record_selections(const ServerConfig& config, const sparse::SelectionPolicy& policy,
+                               const ServingParts& parts, model::StepRunner& runner) {
+  if (policy.algorithm == nullptr) {
+    log_warn("--trace-selections records nothing: with dense attention there are no selections");
+  }
+  auto recorder = sparse::TraceWriter::create(
+      config.trace_selections, {.model = parts.info.model_name,
+                                .algorithm = std::string(policy.algorithm ? policy.algorithm->name() : "dense"),
+                                .layers = parts.pools.layout.rows.layers,
+                                .hot_ring = parts.menu.server() ? parts.menu.server()->hot_shape.ring_recent : 0});
+  if (!recorder) return recorder.error();
+  runner.observe(std::move(recorder).value());
+  return {};
 }
 
 }  // namespace
@@ -130,15 +151,14 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   }
   ServingParts parts;
   parts.clock = std::make_shared<SystemClock>();
-  auto policy = choose_selection(config);
-  if (!policy) return policy.error();
-  parts.policy = std::move(policy).value();
 
   auto checkpoint = model::open_checkpoint(config.model);
   if (!checkpoint) return checkpoint.error();
   const model::ModelConfig& model = checkpoint.value()->config();
   const auto context = context_of(config, model);
   if (!context) return context.error();
+  const auto algorithm = algorithm_of(config, model, context.value());
+  if (!algorithm) return algorithm.error();
   auto text = load_text_parts(checkpoint.value()->tokenizer_source(), config, parts.clock);
   if (!text) return text.error();
   text.value().vocabulary = model.vocabulary;
@@ -155,34 +175,50 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   if (parts.gateway.eos_tokens.empty() && parts.info.has_tokenizer && text.value().tokenizer->eos()) {
     parts.gateway.eos_tokens.push_back(*text.value().tokenizer->eos());
   }
+  const std::shared_ptr<const model::Tokenizer> tokenizer = text.value().tokenizer;
   parts.encoder = std::make_shared<const PromptEncoder>(std::move(text).value());
   parts.scheduler = {
       .max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk, .max_queue = config.max_queue};
 
-  const bool bf16 = config.kv_dtype == KvDTypeChoice::kBF16;
-  parts.pools.geometry = model::kv_geometry_of(model, bf16 ? KvDType::kBF16 : KvDType::kF32);
-  if (const auto hot = set_hot_shape(config, parts.policy, parts.pools); !hot) return hot.error();
+  parts.pools.mode = config.kv_mode;
   // Before the weights are read, so that an impossible size is refused at once; the sizes hold what they leave.
-  if (const auto early = sizes_now(config, parts.pools.geometry, context.value()); !early) return early.error();
+  const KvLayout expected =
+      model::kv_layout_of(model, kv_dtype_of(config), expected_metadata(algorithm.value(), config, model));
+  if (const auto early = sizes_now(config, expected, context.value()); !early) return early.error();
 
   const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   auto backend = kernels::make_cpu_backend(config.threads > 0 ? config.threads : processors);
   auto weights = model::load_weights(*checkpoint.value(), *backend);
   if (!weights) return weights.error();
-  const auto sizes = sizes_now(config, parts.pools.geometry, context.value());
+  auto selection =
+      set_up_selection(algorithm.value(), config, *checkpoint.value(), *weights.value(), *backend, tokenizer.get());
+  if (!selection) return selection.error();
+  const sparse::SelectionPolicy& policy = selection.value().policy;
+  auto menu = menu_of(config, policy);
+  if (!menu) return menu.error();
+  parts.menu = std::move(menu).value();
+  parts.pools.layout = model::kv_layout_of(model, kv_dtype_of(config),
+                                           policy.algorithm ? policy.algorithm->metadata() : MetadataGeometry{});
+  const auto sizes = sizes_now(config, parts.pools.layout, context.value());
   if (!sizes) return sizes.error();
   parts.pools.device_pages = sizes.value().device_pages;
+  parts.pools.metadata_pages = sizes.value().metadata_pages;
   parts.pools.host_pages = sizes.value().host_pages;
-  auto device = storage::DevicePool::create(KvLayout::uniform(parts.pools.geometry),
-                                            {.rows = parts.pools.device_pages, .metadata = 0});
+  auto device = storage::DevicePool::create(parts.pools.layout,
+                                            {.rows = parts.pools.device_pages, .metadata = parts.pools.metadata_pages});
   if (!device) return device.error();
-  auto host = storage::HostPool::create(KvLayout::uniform(parts.pools.geometry), parts.pools.host_pages);
+  auto host = storage::HostPool::create(parts.pools.layout, parts.pools.host_pages);
   if (!host) return host.error();
   parts.info.summary =
-      summary_of(parts.info, *weights.value(), backend->description(), config, parts.pools, parts.policy);
-  parts.executor = std::make_shared<model::StepRunner>(
-      std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(), nullptr,
-      model::StepRunnerLimits{.max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk});
+      summary_of(parts.info, *weights.value(), backend->description(), config, parts.pools, selection.value());
+  auto runner = std::make_shared<model::StepRunner>(
+      std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(),
+      policy.algorithm, model::StepRunnerLimits{.max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk});
+  runner->verify(config.verify_rate);
+  if (!config.trace_selections.empty()) {
+    if (const auto traced = record_selections(config, policy, parts, *runner); !traced) return traced.error();
+  }
+  parts.executor = std::move(runner);
   return parts;
 }
 

@@ -10,13 +10,13 @@
 #include "actors/kv_cache_planner.h"
 #include "actors/prompt_encoder.h"
 #include "actors/scheduler.h"
+#include "actors/selection_menu.h"
 #include "actors/serving_system.h"
 #include "core/clock.h"
 #include "core/config.h"
 #include "core/metrics.h"
 #include "core/result.h"
 #include "model/step_executor.h"
-#include "sparse/selection.h"
 
 namespace hotset::actors {
 
@@ -28,7 +28,7 @@ struct ServingParts {
   GatewayConfig gateway;
   SchedulerConfig scheduler;
   KvPlannerConfig pools;
-  sparse::SelectionPolicy policy;
+  SelectionMenu menu;
   std::chrono::milliseconds stall_timeout{120'000};  // work open and no step done for that long: unhealthy
 };
 

@@ -15,11 +15,12 @@
 
 namespace hotset::actors {
 
-enum class HealthState { kLoading, kReady, kDraining, kUnhealthy };
+// kDegraded: requests are answered, but verification found rows or attention that were wrong.
+enum class HealthState { kLoading, kReady, kDraining, kDegraded, kUnhealthy };
 
 struct HealthReport {
   HealthState state = HealthState::kLoading;
-  std::string reason;  // when unhealthy
+  std::string reason;  // when degraded or unhealthy
 };
 
 struct ServingInfo {

@@ -7,6 +7,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/concat.h"
+#include "core/log.h"
+
 namespace hotset::actors {
 namespace {
 
@@ -63,7 +66,7 @@ void move_on(Self self) {
       self->send(gateway->second, std::move(outputs));
     }
   }
-  state.parts.metrics->set_queue(state.core->queued(), state.core->running());
+  state.parts.metrics->set_queue(state.core->queued(), state.core->running(), state.core->parked());
 }
 
 SubmitAnswer submit(Self self, SubmitSequences& message) {
@@ -75,10 +78,19 @@ SubmitAnswer submit(Self self, SubmitSequences& message) {
   return answer;
 }
 
+void report_verified(CoordinatorState& state, const model::VerifyOutcome& verified) {
+  state.parts.metrics->count_verified(verified);
+  for (const model::VerifyFailure& failure : verified.failures) log_error("verification: ", describe(failure));
+  if (verified.failed > 0 && !verified.failures.empty()) {
+    state.parts.health->degrade(concat("verification failed: ", describe(verified.failures.front())));
+  }
+}
+
 void step_done(Self self, const StepDone& message) {
   CoordinatorState& state = self->state;
   if (!state.steps_under_way.empty()) state.steps_under_way.pop_front();
   state.parts.metrics->count_step(message.result->stats);
+  report_verified(state, message.result->verified);
   state.core->step_done(*message.result);
   move_on(self);
   self->send(state.algorithm, message);
@@ -91,7 +103,7 @@ void step_failed(Self self, const StepFailed& message) {
 }
 
 SparseCoordinatorActor::behavior_type coordinator(Self self, CoordinatorParts parts) {
-  self->state.core = std::make_unique<CoordinatorCore>(parts.scheduler, parts.pools, parts.vocabulary);
+  self->state.core = std::make_unique<CoordinatorCore>(parts.scheduler, parts.pools, parts.vocabulary, parts.menu);
   self->state.parts = std::move(parts);
   return {
       [self](SubmitSequences& message) { return submit(self, message); },

@@ -18,6 +18,7 @@ struct CoordinatorParts {
   SchedulerConfig scheduler;
   KvPlannerConfig pools;
   std::int64_t vocabulary = 0;
+  SelectionMenu menu;
   std::shared_ptr<EngineHealth> health;
   std::shared_ptr<EngineMetrics> metrics;
   std::shared_ptr<const Clock> clock;

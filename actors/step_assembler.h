@@ -6,8 +6,8 @@
 
 namespace hotset::actors {
 
-// Rows whose pages were given back are left out; the plan may be empty, and is run all the same, because every draft
-// ends in one result. Decode rows come first, then prompt chunks, each in the order of the draft.
+// Rows whose pages were given back and deferred rows are left out; the plan may be empty, and is run all the same,
+// because every draft ends in one result. Decode rows come first, then prompt chunks, each in the order of the draft.
 [[nodiscard]] model::StepPlan assemble_step(const StepDraft& draft, const StepSelection& selection,
                                             const StepPages& pages);
 

@@ -1,6 +1,7 @@
 // A step on its way from the coordinator to the stream. Each stage adds its part beside the parts of the stages before,
 // which nobody changes any more: draft (coordinator), selection (algorithm), pages (cache manager); the backend adaptor
-// joins them into a model::StepPlan. The vectors of all parts run parallel to StepDraft::rows.
+// joins them into a model::StepPlan. Where nothing else is said, the vectors of all parts run parallel to
+// StepDraft::rows.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/sequence_policy.h"
 #include "core/ids.h"
 #include "model/step_plan.h"
 #include "sparse/selection.h"
@@ -26,6 +28,8 @@ struct DraftRows {
   bool sample = false;
   std::int32_t prompt_logprobs = -1;
   std::int32_t next_token = -1;
+  SharedPolicy policy;     // null: dense
+  std::uint32_t turn = 0;  // how often the sequence had been resumed (KvRows)
 };
 
 struct StepDraft {
@@ -33,13 +37,21 @@ struct StepDraft {
   std::vector<DraftRows> rows;
 };
 
+// Fields as in model::SequenceStep.
+struct RowSelection {
+  std::shared_ptr<const sparse::SelectionAlgorithm> algorithm;  // null: the rows attend to everything
+  std::int64_t budget = 0;
+  std::int64_t dense_until = 0;
+};
 struct StepSelection {
-  std::vector<std::shared_ptr<const sparse::SelectionAlgorithm>> algorithms;  // null: attends to everything
+  std::vector<RowSelection> rows;
 };
 
 struct StepPages {
-  // nullopt: the sequence gave its pages back after the draft was made, so its rows are dropped.
+  // nullopt: the sequence gave its pages back after the draft was made, or is parked, so its rows are dropped.
   std::vector<std::optional<std::vector<sparse::KvOp>>> ops;
+  std::vector<model::SequenceTransition> transitions;  // not parallel to the rows
+  std::vector<SequenceId> deferred;                    // parked by this step; not parallel either
 };
 
 }  // namespace hotset::actors

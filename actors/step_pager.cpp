@@ -21,28 +21,40 @@ std::vector<PageIdentity> StepPager::release(SequenceId id) {
 }
 
 PagedStep StepPager::plan(const StepDraft& draft) {
-  PagedStep out;
-  out.pages.ops.reserve(draft.rows.size());
+  std::vector<KvRows> wanted;
+  wanted.reserve(draft.rows.size());
   for (const DraftRows& rows : draft.rows) {
-    const auto found = granted_.find(rows.id);
-    if (found == granted_.end()) {
-      out.pages.ops.emplace_back(std::nullopt);
-      continue;
-    }
-    Granted& granted = found->second;
-    std::vector<sparse::KvOp> ops = planner_.plan_rows(rows.id, rows.first_position, rows.rows, rows.prefill);
-    for (const sparse::KvOp& op : ops) {
-      if (op.kind != sparse::KvOp::Kind::kAddHostPages) continue;
-      granted.host_pages.insert(granted.host_pages.end(), op.host_pages.begin(), op.host_pages.end());
-    }
-    const std::int64_t length = rows.first_position + rows.rows;
-    for (; (granted.complete + 1) * kPageTokens <= length; ++granted.complete) {
-      const HostPage page = granted.host_pages.at(static_cast<std::size_t>(granted.complete));
-      out.completed.push_back({.identity = private_page(rows.id, granted.complete), .page = page});
-    }
-    out.pages.ops.emplace_back(std::move(ops));
+    wanted.push_back({.id = rows.id,
+                      .turn = rows.turn,
+                      .first_position = rows.first_position,
+                      .rows = rows.rows,
+                      .prefill = rows.prefill});
+    if (const auto found = granted_.find(rows.id); found != granted_.end()) found->second.state = rows.state;
   }
+  KvStepPlan plan = planner_.plan_step(wanted);
+  PagedStep out;
+  for (KvTransition& transition : plan.transitions) {
+    out.pages.transitions.push_back({.state = granted_.at(transition.id).state, .ops = std::move(transition.ops)});
+  }
+  for (std::size_t i = 0; i < draft.rows.size(); ++i) {
+    if (plan.ops[i]) note_complete_pages(draft.rows[i], *plan.ops[i], out.completed);
+  }
+  out.pages.ops = std::move(plan.ops);
+  out.pages.deferred = std::move(plan.deferred);
   return out;
+}
+
+void StepPager::note_complete_pages(const DraftRows& rows, const std::vector<sparse::KvOp>& ops,
+                                    std::vector<TierPage>& completed) {
+  Granted& granted = granted_.at(rows.id);
+  for (const sparse::KvOp& op : ops) {
+    granted.host_pages.insert(granted.host_pages.end(), op.host_pages.begin(), op.host_pages.end());
+  }
+  const std::int64_t length = rows.first_position + rows.rows;
+  for (; (granted.complete + 1) * kPageTokens <= length; ++granted.complete) {
+    const HostPage page = granted.host_pages.at(static_cast<std::size_t>(granted.complete));
+    completed.push_back({.identity = private_page(rows.id, granted.complete), .page = page});
+  }
 }
 
 }  // namespace hotset::actors

@@ -1,8 +1,10 @@
-// The plain class behind SparseKVCacheManager: asks the KvCachePlanner for every row of a draft, drops rows of
-// sequences that were released meanwhile, and keeps the books of complete pages for the host tier. Thread: one owner.
+// The plain class behind SparseKVCacheManager: asks the KvCachePlanner for the rows of a draft, whose stale rows
+// it drops, tells which states its transitions are for, and keeps the books of complete pages for the host tier.
+// Thread: one owner.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -31,9 +33,13 @@ class StepPager {
 
  private:
   struct Granted {
-    std::vector<HostPage> host_pages;  // [page]
-    std::int64_t complete = 0;         // pages filled by the steps planned so far
+    std::shared_ptr<model::SequenceState> state;  // null until its first rows
+    std::vector<HostPage> host_pages;             // [page]
+    std::int64_t complete = 0;                    // pages filled by the steps planned so far
   };
+
+  void note_complete_pages(const DraftRows& rows, const std::vector<sparse::KvOp>& ops,
+                           std::vector<TierPage>& completed);
 
   KvCachePlanner planner_;
   std::unordered_map<SequenceId, Granted> granted_;

@@ -21,6 +21,7 @@ Result<model::StepResult> StreamCore::run(const model::StepPlan& plan) {
                                        [](const model::SequenceStep& step) { return step.first_position > 0; });
   try {
     model::StepResult result = executor_->run(plan);
+    result.deferred = plan.deferred;
     result.stats.idle_ns = was_running && last_end_ns_ >= 0 ? start - last_end_ns_ : 0;
     last_end_ns_ = clock_->steady_ns();
     return result;

@@ -105,6 +105,7 @@ ProcessActors spawn_process(caf::actor_system& system, SupervisorParts parts) {
   out.coordinator = spawn_coordinator(system, {.scheduler = serving.scheduler,
                                                .pools = serving.pools,
                                                .vocabulary = serving.info.vocabulary,
+                                               .menu = serving.menu,
                                                .health = parts.health,
                                                .metrics = parts.engine_metrics,
                                                .clock = serving.clock});
@@ -112,7 +113,7 @@ ProcessActors spawn_process(caf::actor_system& system, SupervisorParts parts) {
   out.adaptor = spawn_backend_adaptor(system, out.stream);
   out.host_tier = spawn_host_tier(system, serving.pools.host_pages, parts.engine_metrics);
   out.manager = spawn_cache_manager(system, serving.pools, out.adaptor, out.host_tier, parts.engine_metrics);
-  out.algorithm = spawn_algorithm(system, serving.policy, out.manager, parts.engine_metrics);
+  out.algorithm = spawn_algorithm(system, out.manager, parts.engine_metrics);
   caf::anon_send(out.coordinator, ConnectEngine{.algorithm = out.algorithm, .manager = out.manager});
   out.gateway = spawn_gateway(system,
                               {.config = serving.gateway,

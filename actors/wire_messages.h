@@ -11,6 +11,7 @@
 
 #include "core/result.h"
 #include "model/sampler.h"
+#include "sparse/kv_usage.h"
 
 namespace hotset {
 
@@ -39,6 +40,16 @@ typename Inspector::result_type inspect(Inspector& f, SampledToken& x) {
 
 }  // namespace hotset::model
 
+namespace hotset::sparse {
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, KvUsage& x) {
+  return f(caf::meta::type_name("hotset::KvUsage"), x.device_row_bytes, x.device_metadata_bytes, x.device_table_bytes,
+           x.host_bytes, x.hits, x.ring_hits, x.misses, x.bytes_loaded, x.bytes_offloaded);
+}
+
+}  // namespace hotset::sparse
+
 namespace hotset::actors {
 
 // One choice of one prompt. `sequence` is chosen by the gateway and never used again.
@@ -50,6 +61,9 @@ struct SequenceSubmission {
   model::SamplingParams sampling;
   std::vector<std::int32_t> stop_token_ids;
   std::int32_t prompt_logprobs = -1;
+  std::string algorithm;    // empty: the engine's choice
+  bool own_budget = false;  // false: the engine's budget
+  std::int64_t budget = 0;  // tokens
 };
 
 // All choices of one request: accepted or refused as a whole.
@@ -71,7 +85,8 @@ struct SequenceOutput {
   std::vector<model::SampledToken> prompt_logprobs;
   std::vector<model::SampledToken> tokens;
   OutputEnd end = OutputEnd::kNone;
-  Error error;  // kFailed
+  Error error;            // kFailed
+  sparse::KvUsage usage;  // since the sequence began
 };
 // Everything that one step brought for one gateway.
 struct StepOutputs {
@@ -81,7 +96,7 @@ struct StepOutputs {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, SequenceSubmission& x) {
   return f(caf::meta::type_name("hotset::SequenceSubmission"), x.sequence, x.prompt, x.limited, x.max_new_tokens,
-           x.sampling, x.stop_token_ids, x.prompt_logprobs);
+           x.sampling, x.stop_token_ids, x.prompt_logprobs, x.algorithm, x.own_budget, x.budget);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, SubmitSequences& x) {
@@ -97,7 +112,8 @@ typename Inspector::result_type inspect(Inspector& f, CancelSequences& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, SequenceOutput& x) {
-  return f(caf::meta::type_name("hotset::SequenceOutput"), x.sequence, x.prompt_logprobs, x.tokens, x.end, x.error);
+  return f(caf::meta::type_name("hotset::SequenceOutput"), x.sequence, x.prompt_logprobs, x.tokens, x.end, x.error,
+           x.usage);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepOutputs& x) {

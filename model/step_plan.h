@@ -9,6 +9,7 @@
 
 #include "model/attention_verifier.h"
 #include "model/sampler.h"
+#include "sparse/kv_usage.h"
 #include "sparse/selection.h"
 #include "sparse/sequence_kv.h"
 #include "sparse/tiered_kv.h"
@@ -20,6 +21,7 @@ struct SequenceState {
   sparse::SequenceKv kv;
   sparse::TierTraffic traffic;       // since the sequence began
   sparse::TierTraffic step_traffic;  // of the step that runs
+  sparse::KvUsage usage;             // as of its newest step
   Sampler sampler;
   std::int32_t last_token = -1;  // sampled by the previous step: the next one's input, so nobody waits for it
   bool failed = false;           // NaN logits: rows of later steps are skipped
@@ -53,6 +55,7 @@ struct StepPlan {
   std::vector<SequenceTransition>
       transitions;  // applied first, in their order: pages that one frees, the next may take
   std::vector<SequenceStep> sequences;
+  std::vector<SequenceId> deferred;  // sequences that this step parks; StepResult::deferred
 };
 
 struct SequenceResult {
@@ -61,6 +64,7 @@ struct SequenceResult {
   SampledToken token;                         // when sampled
   std::vector<SampledToken> prompt_logprobs;  // one per scored prompt token of this chunk
   std::string error;                          // not empty: the sequence failed, alone
+  sparse::KvUsage usage;                      // since the sequence began
 };
 
 struct StepStats {
@@ -80,6 +84,7 @@ struct StepResult {
   std::uint64_t step = 0;
   VerifyOutcome verified;  // --verify-rate
   std::vector<SequenceResult> sequences;
+  std::vector<SequenceId> deferred;  // the plan's: parked, so none of their drafted rows runs until they are resumed
   StepStats stats;
 };
 

@@ -41,6 +41,7 @@ StepResult StepRunner::run(const StepPlan& plan) {
   logits_rows_.clear();
   result.sequences.reserve(plan.sequences.size());
   for (const SequenceTransition& transition : plan.transitions) {
+    if (transition.state->failed) continue;  // its rows were skipped, so the control plane's books of it are wrong
     for (const sparse::KvOp& op : transition.ops) {
       kv_.apply(transition.state->kv, op, transition.state->step_traffic);
     }
@@ -62,7 +63,12 @@ StepResult StepRunner::run(const StepPlan& plan) {
     for (const SequenceSlice& slice : slices_) kv_.commit_rows(*slice.kv, slice.rows, *slice.traffic);
     score_rows(result);
   }
-  for (const SequenceStep& step : plan.sequences) collect(*step.state, traffic);
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    SequenceState& state = *plan.sequences[i].state;
+    collect(state, traffic);
+    sparse::measure(state.kv, kv_.layout(), state.traffic, state.usage);
+    result.sequences[i].usage = state.usage;
+  }
   result.verified = transformer_.take_verified();
   result.stats.hits = traffic.hits;
   result.stats.ring_hits = traffic.ring_hits;

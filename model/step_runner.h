@@ -28,7 +28,10 @@ class StepRunner final : public StepExecutor {
              std::shared_ptr<const sparse::SelectionAlgorithm> keeper, const StepRunnerLimits& limits);
 
   // Told of every selection from then on, from the thread of run(); null: nobody.
-  void observe(sparse::SelectionObserver* observer) { transformer_.observe(observer); }
+  void observe(std::shared_ptr<sparse::SelectionObserver> observer) {
+    transformer_.observe(observer.get());
+    observer_ = std::move(observer);
+  }
   // Checks that share of (step, layer) against the host pool from then on.
   void verify(double rate) { transformer_.verify(rate); }
 
@@ -52,6 +55,7 @@ class StepRunner final : public StepExecutor {
   storage::DevicePool device_;
   storage::HostPool host_;
   std::shared_ptr<const sparse::SelectionAlgorithm> keeper_;
+  std::shared_ptr<sparse::SelectionObserver> observer_;
   sparse::TieredKv kv_;
   Transformer transformer_;
   // Scratch, reused.

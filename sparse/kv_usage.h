@@ -3,7 +3,14 @@
 
 #include <cstdint>
 
+namespace hotset {
+struct KvLayout;
+}
+
 namespace hotset::sparse {
+
+struct SequenceKv;
+struct TierTraffic;
 
 // Bytes are the largest that were held at the end of any step; counts are since the sequence began (TierTraffic).
 struct KvUsage {
@@ -30,6 +37,10 @@ struct KvUsage {
     bytes_offloaded += other.bytes_offloaded;
     return *this;
   }
+  bool operator==(const KvUsage&) const = default;
 };
+
+// Brings `usage` up to date after a step of the sequence; `traffic` is its sum since the sequence began.
+void measure(const SequenceKv& kv, const KvLayout& layout, const TierTraffic& traffic, KvUsage& usage);
 
 }  // namespace hotset::sparse

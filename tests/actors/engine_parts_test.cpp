@@ -5,6 +5,7 @@
 #include "actors/engine_health.h"
 #include "actors/host_tier_core.h"
 #include "actors/open_requests.h"
+#include "actors/selection_menu.h"
 #include "actors/selection_planner.h"
 #include "actors/step_assembler.h"
 #include "actors/step_pager.h"
@@ -26,19 +27,33 @@ DraftRows rows_of(std::uint64_t id, std::int64_t first, std::int32_t count, bool
   return out;
 }
 
-TEST(SelectionPlanner, LengthAndKindOfRowDecide) {
-  const SelectionPlanner planner({.algorithm = sparse::make_streaming(16, 64).value(), .threshold = 100});
+SharedPolicy streaming_past(std::int64_t threshold) {
+  SequencePolicy policy;
+  policy.selection = {.algorithm = sparse::make_streaming(16, 64).value(), .threshold = threshold};
+  policy.hot_shape = sparse::make_hot_buffer_shape(policy.selection.algorithm->max_blocks(), 16, 128).value();
+  return std::make_shared<const SequencePolicy>(policy);
+}
+
+TEST(SelectionPlanner, LengthKindOfRowAndOwnPolicyDecide) {
+  const SelectionPlanner planner;
   StepDraft draft;
-  draft.rows = {rows_of(1, 99, 1, false), rows_of(2, 100, 1, false), rows_of(3, 500, 8, true)};
+  draft.rows = {rows_of(1, 99, 1, false), rows_of(2, 100, 1, false), rows_of(3, 500, 8, true),
+                rows_of(4, 100, 1, false), rows_of(5, 100, 1, false)};
+  for (std::size_t i = 0; i < 3; ++i) draft.rows[i].policy = streaming_past(100);
+  draft.rows[4].policy = streaming_past(101);
   const StepSelection selection = planner.plan(draft);
-  ASSERT_EQ(selection.algorithms.size(), 3U);
-  EXPECT_EQ(selection.algorithms[0], nullptr);  // length 100
-  EXPECT_NE(selection.algorithms[1], nullptr);  // length 101
-  EXPECT_EQ(selection.algorithms[2], nullptr);  // prompt rows attend to everything
+  ASSERT_EQ(selection.rows.size(), 5U);
+  EXPECT_EQ(selection.rows[0].algorithm, nullptr);                                    // length 100
+  EXPECT_EQ(selection.rows[1].algorithm, draft.rows[1].policy->selection.algorithm);  // length 101
+  EXPECT_EQ(selection.rows[1].budget, draft.rows[1].policy->selection.algorithm->max_blocks());
+  EXPECT_EQ(selection.rows[1].dense_until, 100);
+  EXPECT_EQ(selection.rows[2].algorithm, nullptr);  // prompt rows attend to everything
+  EXPECT_EQ(selection.rows[3].algorithm, nullptr);  // dense
+  EXPECT_EQ(selection.rows[4].algorithm, nullptr);  // another threshold
 }
 
 TEST(SelectionPlanner, HitRateOverSteps) {
-  SelectionPlanner planner({.algorithm = nullptr, .threshold = 0});
+  SelectionPlanner planner;
   EXPECT_EQ(planner.totals().hit_rate(), 1.0);
   model::StepStats stats;
   stats.hits = 5;
@@ -48,10 +63,33 @@ TEST(SelectionPlanner, HitRateOverSteps) {
   EXPECT_EQ(planner.totals().hit_rate(), 0.75);
 }
 
+TEST(SelectionMenu, OffersWhatTheServerHasWithinItsBudget) {
+  const SelectionMenu dense;
+  EXPECT_EQ(dense.resolve({}, {}).value(), nullptr);
+  EXPECT_EQ(dense.resolve("dense", {}).value(), nullptr);
+  EXPECT_EQ(dense.resolve("streaming", {}).error().param, "hotset.algorithm");
+  EXPECT_EQ(dense.resolve({}, 100).error().param, "hotset.budget");
+  const SharedPolicy server = streaming_past(7);
+  const SelectionMenu menu(server);
+  EXPECT_EQ(menu.resolve({}, {}).value(), server);
+  EXPECT_EQ(menu.resolve("auto", {}).value(), server);
+  EXPECT_EQ(menu.resolve("streaming", {}).value(), server);
+  EXPECT_EQ(menu.resolve("dense", {}).value(), nullptr);
+  const Error unknown = menu.resolve("other", {}).error();
+  EXPECT_NE(unknown.message.find("auto, dense, streaming"), std::string::npos) << unknown.message;
+  // StreamingLLM takes all its blocks always, so its budget is no choice.
+  const std::int64_t tokens = server->selection.budget_blocks() * 16;
+  EXPECT_EQ(menu.resolve({}, tokens).value()->selection.budget_blocks(), tokens / 16);
+  EXPECT_EQ(menu.resolve({}, tokens + 16).error().param, "hotset.budget");
+  EXPECT_EQ(menu.resolve({}, tokens - 16).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(menu.resolve("dense", 64).error().param, "hotset.budget");
+  EXPECT_FALSE(menu.resolve({}, -5).ok());
+}
+
 KvPlannerConfig pools() {
   KvPlannerConfig config;
-  config.geometry = {.layers = 2, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32};
-  config.device_pages = 8;
+  config.layout = KvLayout::uniform({.layers = 2, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32});
+  config.device_pages = 12;
   config.host_pages = 8;
   return config;
 }
@@ -59,7 +97,8 @@ KvPlannerConfig pools() {
 TEST(StepPager, DropsRowsOfReleasedSequencesAndKeepsTheBooks) {
   StepPager pager(pools());
   for (const std::uint64_t id : {1, 2}) {
-    const auto granted = pager.acquire({.id = SequenceId{id}, .prompt_tokens = 70, .max_new_tokens = 4});
+    const auto granted =
+        pager.acquire({.id = SequenceId{id}, .prompt_tokens = 70, .max_new_tokens = 4, .hot_shape = {}});
     ASSERT_TRUE(granted.ok());
     ASSERT_EQ(granted.value(), Admission::kGranted);
   }
@@ -76,13 +115,13 @@ TEST(StepPager, DropsRowsOfReleasedSequencesAndKeepsTheBooks) {
   step = pager.plan(draft);
   EXPECT_FALSE(step.pages.ops[0].has_value());
   ASSERT_TRUE(step.pages.ops[1].has_value());
-  const model::StepPlan plan = assemble_step(draft, StepSelection{.algorithms = {nullptr, nullptr}}, step.pages);
+  const model::StepPlan plan = assemble_step(draft, StepSelection{.rows = {{}, {}}}, step.pages);
   ASSERT_EQ(plan.sequences.size(), 1U);
   EXPECT_EQ(plan.step, 2U);
   EXPECT_EQ(plan.sequences[0].state, draft.rows[1].state);
   EXPECT_EQ(plan.sequences[0].first_position, 60);
   pager.release(SequenceId{2});
-  EXPECT_EQ(pager.counters().device_pages_free, 8);
+  EXPECT_EQ(pager.counters().device_pages_free, 12);
   EXPECT_EQ(pager.counters().host_pages_free, 8);
 }
 
@@ -93,7 +132,7 @@ TEST(StepAssembler, DecodeRowsComeFirst) {
   pages.ops.resize(2);
   pages.ops[0].emplace();
   pages.ops[1].emplace();
-  const model::StepPlan plan = assemble_step(draft, StepSelection{.algorithms = {nullptr, nullptr}}, pages);
+  const model::StepPlan plan = assemble_step(draft, StepSelection{.rows = {{}, {}}}, pages);
   ASSERT_EQ(plan.sequences.size(), 2U);
   EXPECT_FALSE(plan.sequences[0].prefill);
   EXPECT_EQ(plan.sequences[0].state->kv.id, SequenceId{2});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,33 +18,89 @@ using Kinds = std::vector<Kind>;
 
 constexpr std::int32_t kLayers = 2;
 constexpr std::int64_t kThreshold = 128;
+constexpr std::int64_t kHotPages = 6;  // of a layer: 3 of the buffer, 3 of the ring
 
-// Two layers. The hot shape takes 3 buffer pages and 3 ring pages per layer.
-KvPlannerConfig make_config(std::int32_t device_tokens, KvModeChoice mode, bool sparse = true) {
-  return {.geometry = {.layers = kLayers, .kv_heads = 1, .key_dim = 4, .value_dim = 4, .dtype = KvDType::kF32},
+KvPlannerConfig make_config(std::int32_t device_tokens, KvModeChoice mode, std::int32_t metadata_tokens = 0) {
+  constexpr KvGeometry kRows{.layers = kLayers, .kv_heads = 1, .key_dim = 4, .value_dim = 4, .dtype = KvDType::kF32};
+  const MetadataGeometry metadata{.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 4};
+  return {.layout = KvLayout::uniform(kRows, metadata_tokens > 0 ? metadata : MetadataGeometry{}),
           .device_pages = device_tokens / 64 * kLayers,
+          .metadata_pages = metadata_tokens / 64 * kLayers,
           .host_pages = 100,
-          .mode = mode,
-          .sparse = sparse,
-          .threshold = kThreshold,
-          .hot_shape = sparse::make_hot_buffer_shape(9, 16, 128).value()};
+          .mode = mode};
 }
 
-KvDemand demand(std::uint64_t id, std::int64_t prompt, std::int64_t output) {
-  return {.id = SequenceId{id}, .prompt_tokens = prompt, .max_new_tokens = output};
+KvDemand dense(std::uint64_t id, std::int64_t prompt, std::int64_t output) {
+  return {.id = SequenceId{id}, .prompt_tokens = prompt, .max_new_tokens = output, .hot_shape = {}};
+}
+KvDemand sparse_demand(std::uint64_t id, std::int64_t prompt, std::int64_t output) {
+  KvDemand demand = dense(id, prompt, output);
+  demand.sparse = true;
+  demand.threshold = kThreshold;
+  demand.hot_shape = sparse::make_hot_buffer_shape(9, 16, 128).value();
+  return demand;
 }
 
-void expect_granted(KvCachePlanner& planner, const KvDemand& what) {
-  const Result<Admission> answer = planner.acquire(what);
-  ASSERT_TRUE(answer.ok()) << answer.error().message;
-  ASSERT_EQ(answer.value(), Admission::kGranted);
-}
+// A planner, and the lengths of its sequences as a scheduler would know them.
+class Bed {
+ public:
+  explicit Bed(const KvPlannerConfig& config) : planner(config) {}
 
-void expect_later(KvCachePlanner& planner, const KvDemand& what) {
-  const Result<Admission> answer = planner.acquire(what);
-  ASSERT_TRUE(answer.ok()) << answer.error().message;
-  ASSERT_EQ(answer.value(), Admission::kLater);
-}
+  void grant(const KvDemand& demand) {
+    const Result<Admission> answer = planner.acquire(demand);
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    ASSERT_EQ(answer.value(), Admission::kGranted);
+    if (!demand.resume) demands[demand.id] = demand;
+    if (demand.resume) ++turns[demand.id];
+  }
+  void expect_later(const KvDemand& demand) {
+    const Result<Admission> answer = planner.acquire(demand);
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    ASSERT_EQ(answer.value(), Admission::kLater);
+  }
+  static KvDemand resume(std::uint64_t id) {
+    KvDemand demand = dense(id, 0, 0);
+    demand.resume = true;
+    return demand;
+  }
+
+  // A step with the next rows of each: a whole prompt, or one decode row.
+  KvStepPlan step(const std::vector<std::uint64_t>& ids) {
+    std::vector<KvRows> rows;
+    for (const std::uint64_t number : ids) {
+      const SequenceId id{number};
+      const std::int64_t prompt = demands.at(id).prompt_tokens;
+      const bool prefill = lengths[id] < prompt;
+      rows.push_back({.id = id,
+                      .turn = turns[id],
+                      .first_position = lengths[id],
+                      .rows = prefill ? prompt - lengths[id] : 1,
+                      .prefill = prefill});
+    }
+    KvStepPlan plan = planner.plan_step(rows);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (plan.ops[i]) lengths[rows[i].id] += rows[i].rows;
+    return plan;
+  }
+  void steps(const std::vector<std::uint64_t>& ids, int count) {
+    for (int i = 0; i < count; ++i) (void)step(ids);
+  }
+  [[nodiscard]] KvMode mode(std::uint64_t id) const { return planner.mode(SequenceId{id}); }
+  void release(std::uint64_t id) { planner.release(SequenceId{id}); }
+
+  void expect_all_free() const {
+    const KvCounters counters = planner.counters();
+    EXPECT_EQ(counters.device_pages_free, counters.device_pages_total);
+    EXPECT_EQ(counters.metadata_pages_free, counters.metadata_pages_total);
+    EXPECT_EQ(counters.host_pages_free, counters.host_pages_total);
+    EXPECT_EQ(counters.resident + counters.hot + counters.parked, 0);
+  }
+
+  KvCachePlanner planner;
+  std::map<SequenceId, KvDemand> demands;
+  std::map<SequenceId, std::int64_t> lengths;
+  std::map<SequenceId, std::uint32_t> turns;
+};
 
 Kinds kinds(const std::vector<KvOp>& ops) {
   Kinds out;
@@ -51,224 +108,295 @@ Kinds kinds(const std::vector<KvOp>& ops) {
   return out;
 }
 
-Kinds plan(KvCachePlanner& planner, std::int64_t first, std::int64_t rows, bool prefill, std::uint64_t id = 1) {
-  return kinds(planner.plan_rows(SequenceId{id}, first, rows, prefill));
-}
-
-void expect_all_free(const KvCachePlanner& planner) {
-  const KvCounters counters = planner.counters();
-  EXPECT_EQ(counters.device_pages_free, counters.device_pages_total);
-  EXPECT_EQ(counters.host_pages_free, counters.host_pages_total);
-  EXPECT_EQ(counters.resident + counters.hot + counters.parked, 0);
-}
-
 TEST(KvCachePlanner, AResidentSequenceGrowsByPages) {
-  KvCachePlanner planner(make_config(512, KvModeChoice::kAuto));
-  expect_granted(planner, demand(1, 63, 20));
-  EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kParked);
-  const std::vector<KvOp> first = planner.plan_rows(SequenceId{1}, 0, 63, true);
-  EXPECT_EQ(kinds(first), (Kinds{Kind::kAddHostPages, Kind::kEnterResident, Kind::kAddDevicePages}));
-  EXPECT_EQ(first[0].host_pages.size(), 1U);
-  EXPECT_TRUE(first[1].device_pages.empty());
-  EXPECT_EQ(first[2].device_pages.size(), 1U * kLayers);
-  EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident);
-  EXPECT_EQ(plan(planner, 63, 1, false), Kinds{});
-  EXPECT_EQ(planner.counters().pages_written_through, 1);
-  EXPECT_EQ(plan(planner, 64, 1, false), (Kinds{Kind::kAddHostPages, Kind::kAddDevicePages}));
-  EXPECT_EQ(plan(planner, 65, 1, false), Kinds{});
-  EXPECT_EQ(planner.counters().resident, 1);
-  EXPECT_EQ(planner.counters().device_pages_free, 16 - 2 * kLayers);
-  planner.release(SequenceId{1});
-  expect_all_free(planner);
+  Bed bed(make_config(512, KvModeChoice::kAuto, 512));
+  KvDemand demand = sparse_demand(1, 63, 20);
+  demand.keeps_metadata = true;
+  bed.grant(demand);
+  EXPECT_EQ(bed.mode(1), KvMode::kParked);
+  const KvStepPlan first = bed.step({1});
+  ASSERT_TRUE(first.ops[0]);
+  EXPECT_EQ(kinds(*first.ops[0]),
+            (Kinds{Kind::kAddHostPages, Kind::kEnterResident, Kind::kAddDevicePages, Kind::kAddMetadataPages}));
+  EXPECT_EQ(first.ops[0]->at(2).device_pages.size(), 1U * kLayers);
+  EXPECT_EQ(first.ops[0]->at(3).metadata_pages.size(), 1U * kLayers);
+  EXPECT_EQ(kinds(*bed.step({1}).ops[0]), Kinds{});
+  EXPECT_EQ(bed.planner.counters().pages_written_through, 1);
+  EXPECT_EQ(kinds(*bed.step({1}).ops[0]), (Kinds{Kind::kAddHostPages, Kind::kAddDevicePages, Kind::kAddMetadataPages}));
+  EXPECT_EQ(bed.planner.counters().device_pages_free, 16 - 2 * kLayers);
+  EXPECT_EQ(bed.planner.counters().metadata_pages_free, 16 - 2 * kLayers);
+  EXPECT_EQ(bed.planner.counters().device_row_bytes, 2 * kLayers * 64 * 32);
+  bed.release(1);
+  bed.expect_all_free();
 }
 
 // Position p sees p + 1 tokens; up to the threshold they are attended in full, so on the device.
 TEST(KvCachePlanner, HotModeStartsAtTheFirstDecodeRowPastTheThreshold) {
-  for (const std::int64_t prompt : {std::int64_t{1}, std::int64_t{64}, kThreshold - 2, kThreshold - 1}) {
-    KvCachePlanner planner(make_config(8 * 64, KvModeChoice::kHot));
-    expect_granted(planner, demand(1, prompt, kThreshold - prompt + 70));
-    (void)plan(planner, 0, prompt, true);
-    EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident) << prompt;
+  for (const std::int64_t prompt : {std::int64_t{1}, std::int64_t{64}, kThreshold - 1, kThreshold, kThreshold + 1}) {
+    Bed bed(make_config(6 * 64, KvModeChoice::kHot));
+    bed.grant(sparse_demand(1, prompt, 400));
+    (void)bed.step({1});
+    EXPECT_EQ(bed.mode(1), KvMode::kResident) << prompt;
     for (std::int64_t position = prompt; position < kThreshold; ++position) {
-      (void)plan(planner, position, 1, false);
-      EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident) << prompt << " at " << position;
+      (void)bed.step({1});
+      EXPECT_EQ(bed.mode(1), KvMode::kResident) << prompt << " at " << position;
     }
-    EXPECT_EQ(plan(planner, kThreshold, 1, false), (Kinds{Kind::kAddHostPages, Kind::kEnterHot})) << prompt;
-    EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kHot);
-    EXPECT_EQ(planner.counters().entered_hot, 1);
-    EXPECT_EQ(plan(planner, kThreshold + 1, 1, false), Kinds{});
-    EXPECT_EQ(planner.counters().streamed_prefills, 0);
-    planner.release(SequenceId{1});
-    expect_all_free(planner);
+    const KvStepPlan turn = bed.step({1});
+    ASSERT_EQ(turn.transitions.size(), 1U) << prompt;
+    EXPECT_EQ(kinds(turn.transitions[0].ops), Kinds{Kind::kEnterHot});
+    EXPECT_EQ(turn.transitions[0].ops[0].device_pages.size(), kHotPages * kLayers);
+    EXPECT_EQ(bed.mode(1), KvMode::kHot);
+    EXPECT_EQ(bed.planner.counters().device_pages_free, 0);
+    bed.steps({1}, 100);
+    EXPECT_EQ(bed.planner.counters().entered_hot, 1);
+    EXPECT_EQ(bed.planner.counters().demoted, 0);
+    bed.release(1);
+    bed.expect_all_free();
   }
 }
 
-TEST(KvCachePlanner, APromptThatReachesTheThresholdIsStreamedThenHot) {
-  for (const std::int64_t prompt : {kThreshold, kThreshold + 1, std::int64_t{1000}}) {
-    KvCachePlanner planner(make_config(6 * 64, KvModeChoice::kHot));
-    expect_granted(planner, demand(1, prompt, 100));
-    for (std::int64_t first = 0; first < prompt; first += 64) {
-      EXPECT_EQ(plan(planner, first, std::min<std::int64_t>(64, prompt - first), true), Kinds{Kind::kAddHostPages});
-      EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kParked);
-    }
-    EXPECT_EQ(planner.counters().device_pages_free, planner.counters().device_pages_total);
-    EXPECT_EQ(planner.counters().streamed_prefills, 1);
-    const std::vector<KvOp> ops = planner.plan_rows(SequenceId{1}, prompt, 1, false);
-    EXPECT_EQ(ops.back().kind, Kind::kEnterHot);
-    EXPECT_EQ(ops.back().shape, make_config(64, KvModeChoice::kHot).hot_shape);
-    EXPECT_EQ(ops.back().device_pages.size(), 6U * kLayers);
-    EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kHot);
-    for (std::int64_t position = prompt + 1; position < prompt + 100; ++position)
-      (void)plan(planner, position, 1, false);
-    EXPECT_EQ(planner.counters().device_pages_free, 0);
-    EXPECT_EQ(planner.counters().pages_written_through, (prompt + 100) / 64);
-    planner.release(SequenceId{1});
-    expect_all_free(planner);
+TEST(KvCachePlanner, APromptThatDoesNotFitIsStreamedThenHot) {
+  for (const KvModeChoice mode : {KvModeChoice::kAuto, KvModeChoice::kHot}) {
+    Bed bed(make_config(6 * 64, mode, 2048));
+    KvDemand demand = sparse_demand(1, 1000, 100);
+    demand.keeps_metadata = true;
+    bed.grant(demand);
+    EXPECT_EQ(kinds(*bed.step({1}).ops[0]), Kinds{Kind::kAddHostPages});
+    EXPECT_EQ(bed.mode(1), KvMode::kParked);
+    EXPECT_EQ(bed.planner.counters().streamed_prefills, 1);
+    bed.expect_later(sparse_demand(2, 10, 1));  // the hot buffer's pages are kept back
+    const KvStepPlan decode = bed.step({1});
+    EXPECT_EQ(kinds(*decode.ops[0]), Kinds{Kind::kEnterHot});
+    EXPECT_EQ(decode.ops[0]->at(0).device_pages.size(), kHotPages * kLayers);
+    EXPECT_EQ(decode.ops[0]->at(0).metadata_pages.size(), 16U * kLayers);
+    EXPECT_EQ(decode.ops[0]->at(0).shape, demand.hot_shape);
+    bed.steps({1}, 99);
+    EXPECT_EQ(bed.planner.counters().metadata_pages_free, (32 - 18) * kLayers);
+    bed.release(1);
+    bed.expect_all_free();
   }
 }
 
-TEST(KvCachePlanner, PagesFreedByTheSwitchWaitForTheNextPlan) {
-  KvCachePlanner planner(make_config(8 * 64, KvModeChoice::kHot));
-  expect_granted(planner, demand(1, 127, 50));
-  const std::vector<KvOp> prefill = planner.plan_rows(SequenceId{1}, 0, 127, true);
-  (void)plan(planner, 127, 1, false);
-  const std::vector<KvOp> ops = planner.plan_rows(SequenceId{1}, 128, 1, false);
-  for (const PageId page : ops.back().device_pages)
-    for (const PageId old : prefill.back().device_pages) EXPECT_NE(page, old);
-  EXPECT_EQ(planner.counters().device_pages_free, 0);
-  (void)plan(planner, 129, 1, false);
-  EXPECT_EQ(planner.counters().device_pages_free, 2 * kLayers);
-  // Released right after the switch, it leaves nothing behind either.
-  planner.release(SequenceId{1});
-  expect_all_free(planner);
-  expect_granted(planner, demand(2, 127, 50));
-  (void)plan(planner, 0, 127, true, 2);
-  (void)plan(planner, 127, 1, false, 2);
-  (void)plan(planner, 128, 1, false, 2);
-  planner.release(SequenceId{2});
-  expect_all_free(planner);
+TEST(KvCachePlanner, PressureOfANewOneDemotesThoseThatFreeMost) {
+  Bed bed(make_config(24 * 64, KvModeChoice::kAuto));
+  bed.grant(sparse_demand(1, 500, 100));  // 8 pages a layer
+  bed.grant(sparse_demand(2, 700, 100));  // 11
+  bed.steps({1, 2}, 2);
+  EXPECT_EQ(bed.planner.counters().demoted, 0);
+  bed.grant(sparse_demand(3, 300, 10));  // 5 pages and one for each that grows
+  EXPECT_EQ(bed.mode(1), KvMode::kResident);
+  EXPECT_EQ(bed.mode(2), KvMode::kHot);
+  const KvStepPlan step = bed.step({1, 2, 3});
+  ASSERT_EQ(step.transitions.size(), 1U);
+  EXPECT_EQ(step.transitions[0].id, SequenceId{2});
+  EXPECT_EQ(kinds(step.transitions[0].ops), Kinds{Kind::kEnterHot});
+  EXPECT_EQ(bed.planner.counters().demoted, 1);
+  for (const std::uint64_t id : {1, 2, 3}) bed.release(id);
+  bed.expect_all_free();
 }
 
-TEST(KvCachePlanner, AutoIsResidentWhileThereIsRoomAndHotBeyond) {
-  KvCachePlanner planner(make_config(16 * 64, KvModeChoice::kAuto));
-  expect_granted(planner, demand(1, 500, 100));  // 10 pages per layer
-  expect_granted(planner, demand(2, 500, 100));  // 6 are left: the hot buffer's
-  expect_later(planner, demand(3, 500, 100));
-  (void)plan(planner, 0, 500, true, 1);
-  (void)plan(planner, 0, 500, true, 2);
-  EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident);
-  EXPECT_EQ(planner.mode(SequenceId{2}), KvMode::kParked);
-  (void)plan(planner, 500, 1, false, 1);
-  (void)plan(planner, 500, 1, false, 2);
-  EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident);
-  EXPECT_EQ(planner.mode(SequenceId{2}), KvMode::kHot);
-  planner.release(SequenceId{1});
-  expect_granted(planner, demand(3, 500, 100));
-  planner.release(SequenceId{2});
-  planner.release(SequenceId{3});
-  planner.release(SequenceId{3});
-  planner.release(SequenceId{99});
-  expect_all_free(planner);
+TEST(KvCachePlanner, AReleaseForgetsATransitionThatHasNotLeft) {
+  Bed bed(make_config(16 * 64, KvModeChoice::kAuto));
+  bed.grant(sparse_demand(1, 700, 100));
+  bed.steps({1}, 2);
+  bed.grant(sparse_demand(2, 500, 100));
+  EXPECT_EQ(bed.mode(1), KvMode::kHot);
+  bed.release(1);
+  EXPECT_TRUE(bed.step({2}).transitions.empty());
+  bed.release(2);
+  bed.expect_all_free();
 }
 
-TEST(KvCachePlanner, FourHotSequencesInRoomForTwo) {
-  KvCachePlanner planner(make_config(1024, KvModeChoice::kHot));
-  expect_granted(planner, demand(1, 300, 24));
-  expect_granted(planner, demand(2, 300, 24));
-  expect_later(planner, demand(3, 300, 24));
-  expect_later(planner, demand(4, 300, 24));
-  planner.release(SequenceId{2});
-  expect_granted(planner, demand(3, 300, 24));
-  expect_later(planner, demand(4, 300, 24));
+TEST(KvCachePlanner, ShortDenseSequencesAreParkedYoungestFirstAndComeBackOldestFirst) {
+  Bed bed(make_config(12 * 64, KvModeChoice::kAuto));
+  for (const std::uint64_t id : {1, 2, 3}) bed.grant(dense(id, 126, 300));  // 2 pages, 7 at the end
+  (void)bed.step({1, 2, 3});
+  std::vector<SequenceId> deferred;
+  for (int i = 0; i < 300 && deferred.empty(); ++i) deferred = bed.step({1, 2, 3}).deferred;
+  ASSERT_EQ(deferred, std::vector<SequenceId>{SequenceId{3}});
+  EXPECT_EQ(bed.mode(3), KvMode::kParked);
+  EXPECT_EQ(bed.planner.counters().entered_parked, 1);
+  const std::int64_t length = bed.lengths[SequenceId{3}];
+  // Its rows that were drafted before are stale, and nothing new overtakes it.
+  EXPECT_FALSE(bed.step({1, 2, 3}).ops[2]);
+  EXPECT_EQ(bed.lengths[SequenceId{3}], length);
+  bed.expect_later(dense(4, 1, 1));
+  bed.expect_later(Bed::resume(3));
+  for (deferred.clear(); deferred.empty();) deferred = bed.step({1, 2}).deferred;
+  ASSERT_EQ(deferred, std::vector<SequenceId>{SequenceId{2}});
+  bed.release(1);
+  bed.expect_later(Bed::resume(3));  // the older one is first
+  bed.grant(Bed::resume(2));
+  bed.expect_later(dense(4, 1, 1));
+  const KvStepPlan back = bed.step({2});  // its next row begins a page
+  ASSERT_EQ(kinds(*back.ops[0]), (Kinds{Kind::kAddHostPages, Kind::kEnterResident, Kind::kAddDevicePages}));
+  EXPECT_EQ(back.ops[0]->at(1).device_pages.size(),
+            static_cast<std::size_t>(pages_for_tokens(bed.lengths[SequenceId{2}] - 1) * kLayers));
+  bed.release(2);
+  bed.grant(Bed::resume(3));
+  // Rows of the turn before are dropped though their position is right.
+  --bed.turns[SequenceId{3}];
+  EXPECT_FALSE(bed.step({3}).ops[0]);
+  ++bed.turns[SequenceId{3}];
+  EXPECT_TRUE(bed.step({3}).ops[0]);
+  EXPECT_EQ(bed.planner.counters().resumed, 2);
+  bed.release(3);
+  bed.expect_all_free();
 }
 
-TEST(KvCachePlanner, ADenseServerNeverGoesHot) {
+TEST(KvCachePlanner, AParkedSequencePastTheThresholdComesBackHotWhereResidentDoesNotFit) {
+  Bed bed(make_config(16 * 64, KvModeChoice::kAuto, 16 * 64));
+  KvDemand keeper = sparse_demand(2, 600, 100);
+  keeper.keeps_metadata = true;
+  bed.grant(dense(1, 64 * 4, 64 * 12 - 1));
+  bed.grant(keeper);
+  std::vector<SequenceId> deferred;
+  for (int i = 0; i < 600 && deferred.empty() && bed.lengths[SequenceId{2}] < 640; ++i) {
+    deferred = bed.step(i < 30 ? std::vector<std::uint64_t>{1, 2} : std::vector<std::uint64_t>{1}).deferred;
+  }
+  // It was demoted first; then its hot pages were wanted too.
+  ASSERT_EQ(deferred, std::vector<SequenceId>{SequenceId{2}});
+  EXPECT_EQ(bed.planner.counters().demoted, 1);
+  EXPECT_EQ(bed.planner.counters().metadata_pages_free, bed.planner.counters().metadata_pages_total);
+  bed.release(1);
+  bed.expect_later(dense(3, 64 * 5, 1));  // the parked one is first
+  bed.grant(Bed::resume(2));              // resident fits now
+  const KvStepPlan back = bed.step({2});
+  EXPECT_EQ(kinds(*back.ops[0]).front(), Kind::kEnterResident);
+  EXPECT_EQ(back.ops[0]->front().metadata_pages.size(), 10U * kLayers);
+  bed.grant(dense(3, 64 * 5, 1));
+  bed.release(2);
+  bed.release(3);
+  bed.expect_all_free();
+}
+
+TEST(KvCachePlanner, PromotionWaitsForCalmAndForRoomToTheEnd) {
+  Bed bed(make_config(22 * 64, KvModeChoice::kAuto));
+  bed.grant(sparse_demand(1, 500, 1000));  // all of it: 24 pages
+  bed.steps({1}, 2);
+  bed.grant(sparse_demand(2, 900, 30));  // 15
+  EXPECT_EQ(bed.mode(1), KvMode::kHot);
+  bed.step({1, 2});
+  bed.steps({1, 2}, 2);
+  bed.release(2);
+  bed.steps({1}, 300);
+  EXPECT_EQ(bed.mode(1), KvMode::kHot) << "its end and an eighth of the pool do not fit";
+  bed.release(1);
+
+  bed.grant(sparse_demand(3, 500, 300));  // all of it: 13 pages
+  bed.steps({3}, 2);
+  bed.grant(sparse_demand(4, 900, 30));
+  EXPECT_EQ(bed.mode(3), KvMode::kHot);
+  bed.steps({3, 4}, 2);
+  bed.release(4);
+  const std::int64_t since = 2;
+  for (std::int64_t step = since; step < KvCachePlanner::kCalmSteps; ++step) {
+    EXPECT_TRUE(bed.step({3}).transitions.empty()) << step;
+  }
+  const KvStepPlan promoted = bed.step({3});
+  ASSERT_EQ(promoted.transitions.size(), 1U);
+  EXPECT_EQ(kinds(promoted.transitions[0].ops), (Kinds{Kind::kPark, Kind::kEnterResident}));
+  EXPECT_EQ(bed.mode(3), KvMode::kResident);
+  EXPECT_EQ(bed.planner.counters().promoted, 1);
+  bed.release(3);
+  bed.expect_all_free();
+}
+
+TEST(KvCachePlanner, ADenseSequenceNeverGoesHotWhateverTheOthersDo) {
   for (const KvModeChoice mode : {KvModeChoice::kAuto, KvModeChoice::kResident, KvModeChoice::kHot}) {
-    KvCachePlanner planner(make_config(512, mode, false));
-    expect_granted(planner, demand(1, 300, 100));
-    (void)plan(planner, 0, 300, true);
-    for (std::int64_t position = 300; position < 401; ++position) (void)plan(planner, position, 1, false);
-    EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident);
-    expect_later(planner, demand(2, 300, 100));
-    EXPECT_EQ(planner.acquire(demand(3, 500, 100)).error().param, "--device-kv-tokens");
+    Bed bed(make_config(512, mode));
+    bed.grant(dense(1, 300, 100));
+    bed.steps({1}, 102);
+    EXPECT_EQ(bed.mode(1), KvMode::kResident);
+    EXPECT_EQ(bed.planner.acquire(dense(3, 500, 100)).error().param, "--device-kv-tokens");
   }
 }
 
 TEST(KvCachePlanner, ScoringNeedsNoDevicePagesUnderPressure) {
-  for (const bool sparse : {false, true}) {
-    KvCachePlanner planner(make_config(512, KvModeChoice::kAuto, sparse));
-    expect_granted(planner, demand(1, 500, 0));
-    expect_granted(planner, demand(2, 2000, 0));
-    (void)plan(planner, 0, 500, true, 1);
-    (void)plan(planner, 0, 256, true, 2);
-    EXPECT_EQ(planner.mode(SequenceId{1}), KvMode::kResident);
-    EXPECT_EQ(planner.mode(SequenceId{2}), KvMode::kParked);
-    EXPECT_EQ(planner.counters().parked, 1);
-    planner.release(SequenceId{2});
-    planner.release(SequenceId{1});
-    expect_all_free(planner);
-  }
-  KvCachePlanner resident(make_config(512, KvModeChoice::kResident));
-  EXPECT_EQ(resident.acquire(demand(1, 513, 0)).error().code, ErrorCode::kCapacityNever);
-  expect_granted(resident, demand(2, 512, 0));
-  KvCachePlanner hot(make_config(512, KvModeChoice::kHot));
-  expect_granted(hot, demand(1, kThreshold + 1, 0));
-  (void)plan(hot, 0, kThreshold + 1, true);
-  EXPECT_EQ(hot.mode(SequenceId{1}), KvMode::kParked);
+  Bed bed(make_config(512, KvModeChoice::kAuto));
+  bed.grant(dense(1, 500, 0));
+  bed.grant(sparse_demand(2, 2000, 0));
+  bed.grant(dense(3, 2000, 0));
+  (void)bed.step({1, 2, 3});
+  EXPECT_EQ(bed.mode(1), KvMode::kResident);
+  EXPECT_EQ(bed.mode(2), KvMode::kParked);
+  EXPECT_EQ(bed.mode(3), KvMode::kParked);
+  for (const std::uint64_t id : {1, 2, 3, 3}) bed.release(id);
+  bed.release(99);
+  bed.expect_all_free();
+  Bed resident(make_config(512, KvModeChoice::kResident));
+  EXPECT_EQ(resident.planner.acquire(dense(1, 513, 0)).error().code, ErrorCode::kCapacityNever);
+  resident.grant(dense(2, 512, 0));
 }
 
-TEST(KvCachePlanner, WhatNeverFitsIsRefusedByTheOptionsName) {
-  KvCachePlanner planner(make_config(512, KvModeChoice::kResident));
-  const Error device = planner.acquire(demand(1, 500, 12)).error();  // 513 tokens with the row behind the output
+TEST(KvCachePlanner, HostPagesAreReservedForTheWholeSequence) {
+  KvPlannerConfig config = make_config(64 * 64, KvModeChoice::kAuto);
+  config.host_pages = 30;
+  Bed bed(config);
+  for (const std::uint64_t id : {1, 2, 3}) bed.grant(dense(id, 10, 600));
+  bed.expect_later(dense(4, 1, 1));
+  bed.release(2);
+  bed.grant(dense(4, 10, 600));
+}
+
+TEST(KvNeeds, WhatNeverFitsIsRefusedByTheOptionsName) {
+  const KvNeeds resident(make_config(512, KvModeChoice::kResident));
+  const Error device = resident.can_ever_run(dense(1, 500, 12)).error();  // 513 tokens with the overshoot row
   EXPECT_EQ(device.code, ErrorCode::kCapacityNever);
   EXPECT_EQ(device.param, "--device-kv-tokens");
   EXPECT_NE(device.message.find("576 tokens"), std::string::npos) << device.message;
   EXPECT_NE(device.message.find("512"), std::string::npos) << device.message;
-  EXPECT_NE(device.message.find("--device-kv-tokens"), std::string::npos) << device.message;
-  expect_granted(planner, demand(2, 500, 11));
-
-  const Error host = planner.acquire(demand(3, 6000, 500)).error();
-  EXPECT_EQ(host.code, ErrorCode::kCapacityNever);
+  EXPECT_TRUE(resident.can_ever_run(dense(2, 500, 11)).ok());
+  const Error host = resident.can_ever_run(dense(3, 6000, 500)).error();
   EXPECT_EQ(host.param, "--host-kv");
   EXPECT_NE(host.message.find("6501 tokens"), std::string::npos) << host.message;
-  EXPECT_NE(host.message.find("6400"), std::string::npos) << host.message;
 
-  // The hot buffer itself does not fit.
-  KvCachePlanner hot(make_config(5 * 64, KvModeChoice::kHot));
-  EXPECT_EQ(hot.acquire(demand(1, 200, 10)).error().param, "--device-kv-tokens");
-  expect_granted(hot, demand(2, 100, kThreshold - 101));
+  const KvNeeds hot(make_config(5 * 64, KvModeChoice::kHot));
+  const Error buffer = hot.can_ever_run(sparse_demand(1, 200, 10)).error();
+  EXPECT_EQ(buffer.param, "--hot-buffer");
+  EXPECT_NE(buffer.message.find("384 tokens"), std::string::npos) << buffer.message;
+  EXPECT_TRUE(hot.can_ever_run(sparse_demand(2, 100, kThreshold - 101)).ok());
+  KvDemand late = sparse_demand(3, 100, 500);
+  late.threshold = 500;
+  EXPECT_EQ(KvNeeds(make_config(6 * 64, KvModeChoice::kAuto)).can_ever_run(late).error().param, "--device-kv-tokens");
+
+  KvDemand keeper = sparse_demand(4, 500, 100);
+  keeper.keeps_metadata = true;
+  EXPECT_EQ(KvNeeds(make_config(64 * 64, KvModeChoice::kAuto, 512)).can_ever_run(keeper).error().param,
+            "--device-metadata-tokens");
 
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  EXPECT_EQ(planner.acquire(demand(4, kMost, kMost)).error().param, "--host-kv");
-  EXPECT_EQ(planner.acquire(demand(4, 0, 1)).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(planner.acquire(demand(4, 1, -1)).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(resident.can_ever_run(dense(4, kMost, kMost)).error().param, "--host-kv");
+  EXPECT_EQ(resident.can_ever_run(dense(4, 0, 1)).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(resident.can_ever_run(dense(4, 1, -1)).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(KvCachePlanner, LargestOutput) {
+TEST(KvNeeds, LargestOutput) {
+  const KvNeeds resident(make_config(512, KvModeChoice::kResident));
   // Resident: 512 tokens less the prompt and the row behind the output.
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kResident)).largest_output(100), 411);
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kResident)).largest_output(510), 1);
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kResident)).largest_output(511), 0);
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kAuto, false)).largest_output(2000), 0);
+  EXPECT_EQ(resident.largest_output(dense(1, 100, 0)), 411);
+  EXPECT_EQ(resident.largest_output(dense(1, 511, 0)), 0);
+  EXPECT_EQ(resident.largest_output(dense(1, 0, 0)), 0);
+  const KvNeeds automatic(make_config(512, KvModeChoice::kAuto));
+  EXPECT_EQ(automatic.largest_output(dense(1, 2000, 0)), 0);
   // Hot: the host's 6,400.
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kHot)).largest_output(100), 6299);
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kAuto)).largest_output(2000), 4399);
-  // Room for the hot buffer, but not for the resident pages before it as well.
-  EXPECT_EQ(KvCachePlanner(make_config(448, KvModeChoice::kHot)).largest_output(100), kThreshold - 101);
-  EXPECT_EQ(KvCachePlanner(make_config(448, KvModeChoice::kAuto)).largest_output(100), 347);
-  EXPECT_EQ(KvCachePlanner(make_config(448, KvModeChoice::kHot)).largest_output(kThreshold), 6400 - kThreshold - 1);
-  EXPECT_EQ(KvCachePlanner(make_config(512, KvModeChoice::kAuto)).largest_output(0), 0);
+  EXPECT_EQ(automatic.largest_output(sparse_demand(1, 100, 0)), 6299);
+  EXPECT_EQ(automatic.largest_output(sparse_demand(1, 2000, 0)), 4399);
+  EXPECT_EQ(KvNeeds(make_config(5 * 64, KvModeChoice::kHot)).largest_output(sparse_demand(1, 100, 0)),
+            kThreshold - 101);
 }
 
 TEST(KvCachePlannerDeathTest, OurBugsAreCaught) {
-  KvCachePlanner planner(make_config(512, KvModeChoice::kAuto));
-  expect_granted(planner, demand(1, 10, 5));
-  EXPECT_DEATH((void)planner.acquire(demand(1, 10, 5)), "granted once");
-  EXPECT_DEATH((void)plan(planner, 0, 1, true, 2), "only a granted sequence");
-  EXPECT_DEATH((void)plan(planner, 1, 1, true), "in order");
-  EXPECT_DEATH((void)plan(planner, 0, 11, true), "in the prompt");
-  EXPECT_DEATH((void)plan(planner, 0, 1, false), "behind it");
-  EXPECT_DEATH((void)plan(planner, 0, 17, true), "inside its reservation");
+  Bed bed(make_config(512, KvModeChoice::kAuto));
+  bed.grant(dense(1, 10, 5));
+  const auto plan = [&](std::int64_t rows, bool prefill) {
+    const KvRows one{.id = SequenceId{1}, .first_position = 0, .rows = rows, .prefill = prefill};
+    (void)bed.planner.plan_step({&one, 1});
+  };
+  EXPECT_DEATH((void)bed.planner.acquire(dense(1, 10, 5)), "granted once");
+  EXPECT_DEATH(plan(11, true), "in the prompt");
+  EXPECT_DEATH(plan(1, false), "behind it");
+  EXPECT_DEATH(plan(17, true), "inside its reservation");
 }
 
 }  // namespace

@@ -6,18 +6,19 @@ namespace hotset::actors {
 namespace {
 
 constexpr KvGeometry kGeometry{.layers = 4, .kv_heads = 1, .key_dim = 8, .value_dim = 8, .dtype = KvDType::kF32};
+const KvLayout kLayout = KvLayout::uniform(kGeometry);
 const std::int64_t kPageBytes = kPageTokens * kGeometry.token_bytes();  // 16 KiB
 
 TEST(PoolSizes, DefaultsAreBoundedByContextsAndByMemory) {
   ServerConfig config;
   config.max_batch = 2;
-  const PoolSizes roomy = choose_pool_sizes(config, kGeometry, 640, 1 << 30).value();
+  const PoolSizes roomy = choose_pool_sizes(config, kLayout, 640, 1 << 30).value();
   EXPECT_EQ(roomy.device_pages, 2 * 11 * 4);
   EXPECT_EQ(roomy.host_pages, 2 * 2 * 11);
-  const PoolSizes tight = choose_pool_sizes(config, kGeometry, 640, 40 * kPageBytes).value();
+  const PoolSizes tight = choose_pool_sizes(config, kLayout, 640, 40 * kPageBytes).value();
   EXPECT_EQ(tight.device_pages, 10 * 4);
   EXPECT_EQ(tight.host_pages, 16);
-  const auto none = choose_pool_sizes(config, kGeometry, 640, 3 * kPageBytes);
+  const auto none = choose_pool_sizes(config, kLayout, 640, 3 * kPageBytes);
   ASSERT_FALSE(none.ok());
 }
 
@@ -25,33 +26,54 @@ TEST(PoolSizes, ADefaultDoesNotShrinkWithTheOtherPoolButTakesWhatItLeaves) {
   ServerConfig config;
   config.max_batch = 2;
   config.device_kv_tokens = 64;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 1 << 30).value().host_pages, 2 * 2 * 11);
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 640, 1 << 30).value().host_pages, 2 * 2 * 11);
   config.device_kv_tokens = 64 * 100;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 1 << 30).value().host_pages, 200);
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 110 * kPageBytes).value().host_pages, 10);
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 640, 1 << 30).value().host_pages, 200);
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 640, 110 * kPageBytes).value().host_pages, 10);
   config.device_kv_tokens = 0;
   config.host_kv_bytes = 90 * kPageBytes;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 100 * kPageBytes).value().device_pages, 10 * 4);
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 640, 100 * kPageBytes).value().device_pages, 10 * 4);
   config.host_kv_bytes = 100 * kPageBytes;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 640, 100 * kPageBytes).error().param, "--device-kv-tokens");
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 640, 100 * kPageBytes).error().param, "--device-kv-tokens");
 }
 
 TEST(PoolSizes, GivenSizesAreTakenOrRefusedByName) {
   ServerConfig config;
   config.device_kv_tokens = 512 + 63;
   config.host_kv_bytes = 10 * kPageBytes + 1;
-  const PoolSizes sizes = choose_pool_sizes(config, kGeometry, 1 << 20, 18 * kPageBytes).value();
+  const PoolSizes sizes = choose_pool_sizes(config, kLayout, 1 << 20, 18 * kPageBytes).value();
   EXPECT_EQ(sizes.device_pages, 8 * 4);
   EXPECT_EQ(sizes.host_pages, 10);
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 17 * kPageBytes).error().param, "--host-kv");
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 7 * kPageBytes).error().param, "--device-kv-tokens");
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 1 << 20, 17 * kPageBytes).error().param, "--host-kv");
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 1 << 20, 7 * kPageBytes).error().param, "--device-kv-tokens");
   config.device_kv_tokens = 63;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 1 << 30).error().param, "--device-kv-tokens");
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 1 << 20, 1 << 30).error().param, "--device-kv-tokens");
   config.device_kv_tokens = std::int64_t{1} << 62;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 1 << 30).error().param, "--device-kv-tokens");
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 1 << 20, 1 << 30).error().param, "--device-kv-tokens");
   config.device_kv_tokens = 64;
   config.host_kv_bytes = kPageBytes - 1;
-  EXPECT_EQ(choose_pool_sizes(config, kGeometry, 1 << 20, 1 << 30).error().param, "--host-kv");
+  EXPECT_EQ(choose_pool_sizes(config, kLayout, 1 << 20, 1 << 30).error().param, "--host-kv");
+}
+
+TEST(PoolSizes, MetadataIsCountedInBothTiersAndCoversTheHostPool) {
+  // 64 bytes a token and layer beside rows of 64 bytes.
+  const MetadataGeometry metadata{.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 16};
+  const KvLayout layout = KvLayout::uniform(kGeometry, metadata);
+  ASSERT_EQ(layout.metadata_page_bytes(), kPageBytes);
+  ServerConfig config;
+  config.device_kv_tokens = 64 * 8;
+  config.host_kv_bytes = 10 * 2 * kPageBytes;
+  const PoolSizes sizes = choose_pool_sizes(config, layout, 1 << 20, (8 + 10 * 3) * kPageBytes).value();
+  EXPECT_EQ(sizes.device_pages, 8 * 4);
+  EXPECT_EQ(sizes.host_pages, 10);
+  EXPECT_EQ(sizes.metadata_pages, 10 * 4);
+  EXPECT_EQ(choose_pool_sizes(config, layout, 1 << 20, (8 + 10 * 3) * kPageBytes - 1).error().param, "--host-kv");
+  config.device_metadata_tokens = 64 * 3;
+  EXPECT_EQ(choose_pool_sizes(config, layout, 1 << 20, (8 + 3 + 10 * 2) * kPageBytes).value().metadata_pages, 3 * 4);
+  config.device_metadata_tokens = 63;
+  EXPECT_EQ(choose_pool_sizes(config, layout, 1 << 20, 1 << 30).error().param, "--device-metadata-tokens");
+  config.device_metadata_tokens = std::int64_t{1} << 62;
+  EXPECT_EQ(choose_pool_sizes(config, layout, 1 << 20, 1 << 30).error().param, "--device-metadata-tokens");
 }
 
 }  // namespace

@@ -160,6 +160,74 @@ TEST(Scheduler, OneSequenceFailsAloneAndABrokenDeviceFailsAll) {
   EXPECT_EQ(scheduler.submit(std::move(late), 0).error().code, ErrorCode::kUnavailable);
 }
 
+TEST(Scheduler, AParkedSequenceGoesBackToItsLastRowAndComesBackFirst) {
+  Scheduler scheduler({.max_batch = 4, .prefill_chunk = 8, .max_queue = 4});
+  start(scheduler, request(1, 3, 9));
+  start(scheduler, request(2, 12, 9));
+  admit_all(scheduler);
+  start(scheduler, request(3, 3, 9));
+  const auto first = scheduler.plan_step();
+  const auto second = scheduler.plan_step();  // sequence 1 decodes, and the prompt of 2 begins
+  ASSERT_TRUE(first && second);
+  scheduler.step_done(results_of(*first, 50));
+  const auto third = scheduler.plan_step();
+  ASSERT_TRUE(third);
+  model::StepResult parked = results_of(*second, 51);
+  std::erase_if(parked.sequences, [](const auto& one) { return one.id == SequenceId{2}; });
+  parked.deferred = {SequenceId{2}};
+  EXPECT_EQ(scheduler.step_done(parked).size(), 1U);
+  EXPECT_EQ(scheduler.parked(), 1);
+  EXPECT_EQ(scheduler.running(), 1);
+  const auto question = scheduler.next_admission();  // ahead of sequence 3
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->id, SequenceId{2});
+  EXPECT_TRUE(question->resume);
+  // The rows of the third step were dropped, which is no failure.
+  model::StepResult stale = results_of(*third, 52);
+  std::erase_if(stale.sequences, [](const auto& one) { return one.id == SequenceId{2}; });
+  for (const SequenceEvent& event : scheduler.step_done(stale)) EXPECT_NE(event.end, SequenceEnd::kFailed);
+  EXPECT_FALSE(scheduler.admitted(SequenceId{2}, 9).has_value());  // it waited no time in the queue
+  EXPECT_EQ(scheduler.parked(), 0);
+  const auto fourth = scheduler.plan_step();
+  ASSERT_TRUE(fourth);
+  ASSERT_EQ(fourth->rows.back().id, SequenceId{2});
+  EXPECT_EQ(fourth->rows.back().first_position, 0);
+  EXPECT_EQ(fourth->rows.back().turn, 1U);
+  EXPECT_EQ(scheduler.next_admission()->id, SequenceId{3});
+}
+
+TEST(Scheduler, AParkedSequenceCanBeCancelledRefusedOrFail) {
+  for (const int how : {0, 1, 2, 3}) {
+    Scheduler scheduler({.max_batch = 4, .prefill_chunk = 8, .max_queue = 4});
+    start(scheduler, request(1, 3, 9));
+    start(scheduler, request(2, 3, 9));
+    admit_all(scheduler);
+    const auto draft = scheduler.plan_step();
+    model::StepResult result = results_of(*draft, 50);
+    result.sequences.pop_back();
+    result.deferred = {SequenceId{2}};
+    scheduler.step_done(result);
+    ASSERT_EQ(scheduler.parked(), 1);
+    if (how > 0) {
+      ASSERT_TRUE(scheduler.next_admission());
+    }
+    if (how < 2) scheduler.cancel(SequenceId{2});
+    if (how == 2) {
+      EXPECT_EQ(scheduler.refused(SequenceId{2}, {ErrorCode::kUnavailable, "no answer", {}})->end,
+                SequenceEnd::kFailed);
+    }
+    if (how == 3) {
+      EXPECT_EQ(scheduler.fail_all({ErrorCode::kInternal, "broken", {}}).size(), 2U);
+    } else {
+      EXPECT_FALSE(scheduler.admitted(SequenceId{2}, 9).has_value());
+    }
+    EXPECT_EQ(scheduler.parked(), 0);
+    const std::vector<SequenceId> released = scheduler.take_released();
+    EXPECT_EQ(released.size(), how == 3 ? 2U : 1U);
+    EXPECT_TRUE(std::ranges::find(released, SequenceId{2}) != released.end());
+  }
+}
+
 // What must hold whatever comes, seen from outside.
 class Watch {
  public:

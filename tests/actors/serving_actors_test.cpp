@@ -35,7 +35,8 @@ class ServingActorsTest : public testing::Test {
     parts.serving.encoder = std::make_shared<const PromptEncoder>(std::move(text));
     parts.serving.gateway = {.max_context = 1000, .max_sequences = 64, .eos_tokens = {fakes::kEos}};
     parts.serving.scheduler = {.max_batch = 2, .prefill_chunk = 16, .max_queue = 64};
-    parts.serving.pools.geometry = {.layers = 1, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32};
+    parts.serving.pools.layout =
+        KvLayout::uniform({.layers = 1, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32});
     parts.serving.pools.device_pages = 6;
     parts.serving.pools.host_pages = 8;
     parts.open = open_;

@@ -58,7 +58,8 @@ ServingParts parts_with(std::shared_ptr<model::StepExecutor> executor) {
   parts.encoder = std::make_shared<const PromptEncoder>(std::move(text));
   parts.gateway = {.max_context = 1000, .max_sequences = 512, .eos_tokens = {fakes::kEos}};
   parts.scheduler = {.max_batch = 4, .prefill_chunk = 32, .max_queue = 512};
-  parts.pools.geometry = {.layers = 2, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32};
+  parts.pools.layout =
+      KvLayout::uniform({.layers = 2, .kv_heads = 1, .key_dim = 2, .value_dim = 2, .dtype = KvDType::kF32});
   parts.pools.device_pages = 80;
   parts.pools.host_pages = 40;
   return parts;

@@ -15,6 +15,7 @@
 #include "core/concat.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "model/checkpoint.h"
+#include "model/kv_layout.h"
 #include "model/step_runner.h"
 #include "model/transformer.h"
 #include "sparse/selection.h"
@@ -30,6 +31,7 @@ struct DriverOptions {
   std::int64_t host_tokens = 32768;
   std::int64_t prefill_chunk = 64;
   std::int64_t hot_ring = 128;
+  std::int64_t hot_blocks = 0;  // of a hot buffer; 0: the budget
   int threads = 1;
 };
 
@@ -55,27 +57,32 @@ class EngineDriver {
     auto loaded = model::load_weights(*opened.value(), *backend);
     HS_CHECK(loaded.ok(), loaded.ok() ? "" : loaded.error().message.c_str());
     auto weights = std::move(loaded).value();
-    const KvGeometry geometry = model::kv_geometry_of(weights->config, options.dtype);
+    const auto& algorithm = options.policy.algorithm;
+    const KvLayout layout =
+        model::kv_layout_of(weights->config, options.dtype, algorithm ? algorithm->metadata() : MetadataGeometry{});
+    const bool keeps = layout.metadata_layers > 0;
     actors::KvPlannerConfig config{
-        .geometry = geometry,
-        .device_pages = static_cast<std::int32_t>(options.device_tokens / kPageTokens * geometry.layers),
+        .layout = layout,
+        .device_pages = static_cast<std::int32_t>(options.device_tokens / kPageTokens * layout.rows.layers),
+        .metadata_pages = static_cast<std::int32_t>(options.host_tokens / kPageTokens * layout.metadata_layers),
         .host_pages = static_cast<std::int32_t>(options.host_tokens / kPageTokens),
-        .mode = options.mode,
-        .sparse = options.policy.algorithm != nullptr,
-        .threshold = options.policy.threshold};
-    if (config.sparse) {
-      auto shape = sparse::make_hot_buffer_shape(options.policy.algorithm->max_blocks(),
-                                                 options.policy.algorithm->block_tokens(), options.hot_ring);
+        .mode = options.mode};
+    demand_.keeps_metadata = keeps;
+    demand_.threshold = options.policy.threshold;
+    demand_.sparse = algorithm != nullptr;
+    if (demand_.sparse) {
+      const std::int64_t blocks = options.hot_blocks > 0 ? options.hot_blocks : options.policy.budget_blocks();
+      auto shape = sparse::make_hot_buffer_shape(blocks, algorithm->block_tokens(), options.hot_ring);
       HS_CHECK(shape.ok(), shape.ok() ? "" : shape.error().message.c_str());
-      config.hot_shape = shape.value();
+      demand_.hot_shape = shape.value();
     }
     planner_ = std::make_unique<actors::KvCachePlanner>(config);
-    auto device =
-        storage::DevicePool::create(KvLayout::uniform(geometry), {.rows = config.device_pages, .metadata = 0});
-    auto host = storage::HostPool::create(KvLayout::uniform(geometry), config.host_pages);
+    auto device = storage::DevicePool::create(layout, {.rows = config.device_pages, .metadata = config.metadata_pages});
+    auto host = storage::HostPool::create(layout, config.host_pages);
     HS_CHECK(device.ok() && host.ok(), "the pools fit the memory");
     runner_ = std::make_unique<model::StepRunner>(
-        std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(), nullptr,
+        std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(),
+        keeps ? algorithm : nullptr,
         model::StepRunnerLimits{.max_batch = 32, .prefill_chunk = options.prefill_chunk * 32});
   }
 
@@ -86,27 +93,24 @@ class EngineDriver {
       active[i].request = &requests[i];
       active[i].state = std::make_shared<model::SequenceState>();
       active[i].state->kv.id = SequenceId{first_id + i};
+      active[i].state->kv.keeps_metadata = demand_.keeps_metadata;
       active[i].state->sampler = model::Sampler(requests[i].sampling, requests[i].prompt);
     }
     std::size_t done = 0;
     while (done < active.size()) {
       model::StepPlan plan{.step = ++step_};
-      std::vector<std::size_t> owners;
-      for (std::size_t i = 0; i < active.size(); ++i) {
-        if (active[i].finished || (!active[i].granted && !admit(active[i]))) continue;
-        plan.sequences.push_back(plan_step(active[i]));
-        owners.push_back(i);
-      }
+      std::vector<Active*> owners = plan_step(active, plan);
       HS_CHECK(!plan.sequences.empty(), "a sequence can always run");
       const model::StepResult result = runner_->run(plan);
       add(result.stats);
-      for (std::size_t i = 0; i < owners.size(); ++i) done += take(active[owners[i]], result.sequences[i]) ? 1 : 0;
+      for (std::size_t i = 0; i < owners.size(); ++i) done += take(*owners[i], result.sequences[i]) ? 1 : 0;
     }
     std::vector<DriverAnswer> answers;
     for (Active& one : active) answers.push_back(std::move(one.answer));
     return answers;
   }
 
+  void observe(std::shared_ptr<sparse::SelectionObserver> observer) { runner_->observe(std::move(observer)); }
   [[nodiscard]] const model::StepStats& stats() const { return stats_; }
   [[nodiscard]] std::int64_t steps_with_two_hot() const { return steps_with_two_hot_; }
   [[nodiscard]] actors::KvCounters counters() const { return planner_->counters(); }
@@ -117,20 +121,70 @@ class EngineDriver {
     std::shared_ptr<model::SequenceState> state;
     DriverAnswer answer;
     std::int64_t position = 0;
+    std::uint32_t turn = 0;
     bool granted = false;
+    bool parked = false;
     bool finished = false;
   };
 
-  bool admit(Active& one) {
-    const auto admission = planner_->acquire({.id = one.state->kv.id,
-                                              .prompt_tokens = static_cast<std::int64_t>(one.request->prompt.size()),
-                                              .max_new_tokens = one.request->new_tokens});
-    HS_CHECK(admission.ok(), admission.ok() ? "" : admission.error().message.c_str());
-    one.granted = admission.value() == actors::Admission::kGranted;
-    return one.granted;
+  // The parked ones come first.
+  void admit(std::vector<Active>& active) {
+    for (const bool parked : {true, false}) {
+      for (Active& one : active) {
+        if (one.finished || (parked ? !one.parked : one.granted)) continue;
+        actors::KvDemand demand = demand_;
+        demand.id = one.state->kv.id;
+        demand.prompt_tokens = static_cast<std::int64_t>(one.request->prompt.size());
+        demand.max_new_tokens = one.request->new_tokens;
+        demand.resume = parked;
+        const auto admission = planner_->acquire(demand);
+        HS_CHECK(admission.ok(), admission.ok() ? "" : admission.error().message.c_str());
+        if (admission.value() != actors::Admission::kGranted) continue;
+        if (parked) ++one.turn;
+        one.granted = true;
+        one.parked = false;
+      }
+    }
   }
 
-  model::SequenceStep plan_step(Active& one) {
+  // Returns whose rows the plan holds.
+  std::vector<Active*> plan_step(std::vector<Active>& active, model::StepPlan& plan) {
+    admit(active);
+    std::vector<actors::KvRows> wanted;
+    std::vector<Active*> owners;
+    std::vector<model::SequenceStep> steps;
+    for (Active& one : active) {
+      if (one.finished || !one.granted || one.parked) continue;
+      steps.push_back(draft(one));
+      owners.push_back(&one);
+      wanted.push_back({.id = one.state->kv.id,
+                        .turn = one.turn,
+                        .first_position = one.position,
+                        .rows = steps.back().rows,
+                        .prefill = steps.back().prefill});
+    }
+    actors::KvStepPlan pages = planner_->plan_step(wanted);
+    for (Active& one : active) {
+      if (std::ranges::find(pages.deferred, one.state->kv.id) != pages.deferred.end()) one.parked = true;
+    }
+    for (actors::KvTransition& transition : pages.transitions) {
+      const auto owner =
+          std::ranges::find_if(active, [&](const Active& one) { return one.state->kv.id == transition.id; });
+      plan.transitions.push_back({.state = owner->state, .ops = std::move(transition.ops)});
+    }
+    std::vector<Active*> running;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (!pages.ops[i]) continue;
+      steps[i].ops = std::move(*pages.ops[i]);
+      owners[i]->position += steps[i].rows;
+      plan.sequences.push_back(std::move(steps[i]));
+      running.push_back(owners[i]);
+    }
+    return running;
+  }
+
+  // The next rows, without operations.
+  model::SequenceStep draft(const Active& one) const {
     const auto& prompt = one.request->prompt;
     const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
     model::SequenceStep step{.state = one.state, .first_position = one.position};
@@ -146,10 +200,13 @@ class EngineDriver {
     } else {
       step.rows = 1;
       step.sample = true;
-      if (options_.policy.sparse_at(one.position + 1)) step.selection = options_.policy.algorithm;
     }
-    step.ops = planner_->plan_rows(one.state->kv.id, one.position, step.rows, step.prefill);
-    one.position += step.rows;
+    const bool may_select = !step.prefill || (options_.policy.algorithm && options_.policy.algorithm->selects_prompt());
+    if (may_select && options_.policy.sparse_at(one.position + step.rows)) {
+      step.selection = options_.policy.algorithm;
+      step.budget = options_.policy.budget_blocks();
+      step.dense_until = options_.policy.threshold;
+    }
     return step;
   }
 
@@ -175,6 +232,7 @@ class EngineDriver {
   }
 
   DriverOptions options_;
+  actors::KvDemand demand_;  // of every request, without its lengths
   std::unique_ptr<actors::KvCachePlanner> planner_;
   std::unique_ptr<model::StepRunner> runner_;
   std::uint64_t step_ = 0;
