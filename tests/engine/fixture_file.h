@@ -12,6 +12,10 @@ namespace hotset::testing {
 
 inline std::filesystem::path fixture(const std::string& name) { return std::filesystem::path(HOTSET_FIXTURES) / name; }
 
+inline std::filesystem::path unpacked_fixture(const std::string& name) {
+  return std::filesystem::path(HOTSET_UNPACKED_FIXTURES) / name;
+}
+
 inline nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
   HS_CHECK(file.good(), "the fixture is there");

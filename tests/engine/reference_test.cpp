@@ -1,6 +1,9 @@
 // The forward pass against the reference library's numbers (tests/fixtures/*/expected.json and expected_sparse.json).
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "sparse/dsa.h"
 #include "sparse/selection.h"
 #include "tests/engine/engine_driver.h"
 #include "tests/engine/fixture_file.h"
@@ -74,6 +77,86 @@ TEST_P(Reference, StreamingAgreesResidentAndHot) {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Reference, ::testing::Values("tiny-llama", "tiny-qwen3"),
                          [](const auto& info) { return info.param == "tiny-llama" ? "Llama" : "Qwen3"; });
+
+// What the rows of prompts select: [sequence][layer] of the newest row.
+class PromptSelections final : public sparse::SelectionObserver {
+ public:
+  void observe(const sparse::SelectionRecord& record) override {
+    if (!record.prefill) return;
+    auto& out = newest_[record.sequence.value()][record.layer.value()];
+    out.assign(record.blocks.begin(), record.blocks.end());
+    for (std::int64_t i = 0; record.everything && i <= record.position; ++i) {
+      out.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  [[nodiscard]] const std::vector<std::int32_t>& newest(std::uint64_t sequence, std::int32_t layer) const {
+    return newest_.at(sequence).at(layer);
+  }
+
+ private:
+  std::map<std::uint64_t, std::map<std::int32_t, std::vector<std::int32_t>>> newest_;
+};
+
+class DsaReference : public ::testing::TestWithParam<std::string> {
+ protected:
+  // All cases in one batch, planned like a server's. Returns the log-probabilities of every prompt and answer.
+  static std::vector<float> expect_reference(DriverOptions options) {
+    options.checkpoint = unpacked_fixture(GetParam());
+    const auto config = read_json(options.checkpoint / "config.json");
+    const auto cases = read_json(options.checkpoint / "expected.json").at("cases");
+    const std::int64_t top_k = config.at("index_topk");
+    auto algorithm = sparse::make_dsa({.top_k = top_k, .dim = config.at("index_head_dim")});
+    HS_CHECK(algorithm.ok(), "the fixture's indexer is valid");
+    options.policy = {.algorithm = algorithm.value(), .threshold = top_k};
+    EngineDriver driver(options);
+    const auto selections = std::make_shared<PromptSelections>();
+    driver.observe(selections);
+    std::vector<DriverRequest> requests;
+    for (const auto& one : cases) {
+      requests.push_back({.prompt = one.at("input_ids"), .new_tokens = 24, .prompt_logprobs = 0});
+    }
+    const auto answers = driver.run(requests);
+    std::vector<float> all;
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      SCOPED_TRACE(concat(requests[i].prompt.size(), " tokens"));
+      const auto& expected = cases[i].at("prompt_logprobs");
+      EXPECT_EQ(answers[i].prompt_logprobs.size() + 1, expected.size());
+      for (std::size_t t = 1; t < expected.size(); ++t) {
+        all.push_back(answers[i].prompt_logprobs[t - 1].logprob);
+        EXPECT_NEAR(all.back(), expected[t].get<float>(), kTolerance) << "token " << t;
+      }
+      EXPECT_EQ(tokens_of(answers[i]), cases[i].at("greedy").get<std::vector<std::int32_t>>());
+      for (const auto& sampled : answers[i].tokens) all.push_back(sampled.logprob);
+      for (const auto& [layer, selected] : cases[i].at("selected_last").items()) {
+        // A prompt no longer than top_k selects nothing: it attends to everything.
+        if (static_cast<std::int64_t>(requests[i].prompt.size()) <= top_k) continue;
+        EXPECT_EQ(selections->newest(i + 1, std::stoi(layer)), selected.get<std::vector<std::int32_t>>());
+      }
+      EXPECT_EQ(answers[i].was_hot, options.mode == KvModeChoice::kHot);
+    }
+    if (options.mode == KvModeChoice::kHot) {
+      EXPECT_GT(driver.stats().misses, 0);
+    }
+    EXPECT_EQ(driver.counters().device_pages_free, driver.counters().device_pages_total);
+    EXPECT_EQ(driver.counters().metadata_pages_free, driver.counters().metadata_pages_total);
+    return all;
+  }
+};
+
+TEST_P(DsaReference, ResidentAndHotAgreeBitForBit) {
+  const auto base = expect_reference({});
+  for (const std::int64_t chunk : {1, 7}) {
+    SCOPED_TRACE(concat("chunk ", chunk));
+    EXPECT_EQ(expect_reference({.prefill_chunk = chunk}), base);
+  }
+  for (const std::int64_t blocks : {16, 17, 32}) {
+    SCOPED_TRACE(concat("hot buffer of ", blocks, " tokens"));
+    EXPECT_EQ(expect_reference({.mode = KvModeChoice::kHot, .hot_ring = 1, .hot_blocks = blocks}), base);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, DsaReference, ::testing::Values("tiny-deepseek-v32", "tiny-glm-dsa"),
+                         [](const auto& info) { return info.param == "tiny-glm-dsa" ? "GlmDsa" : "DeepseekV32"; });
 
 }  // namespace
 }  // namespace hotset::testing

@@ -41,7 +41,7 @@ struct ForwardAnswer {
   std::map<std::int32_t, std::vector<std::int32_t>> selected_last;  // [layer]: of the prompt's last token
 };
 
-class ForwardDriver final : public sparse::SelectionObserver {
+class ForwardDriver {
  public:
   explicit ForwardDriver(const ForwardOptions& options) : ForwardDriver(options, open(options.checkpoint)) {}
   ForwardDriver(const ForwardOptions& options, std::unique_ptr<Checkpoint> checkpoint) : options_(options) {
@@ -89,16 +89,6 @@ class ForwardDriver final : public sparse::SelectionObserver {
     return answers;
   }
 
-  void observe(const sparse::SelectionRecord& record) override {
-    Active& one = active_[static_cast<std::size_t>(record.sequence.value())];
-    if (!record.prefill || record.position + 1 != static_cast<std::int64_t>(one.request->prompt.size())) return;
-    auto& out = one.answer.selected_last[record.layer.value()];
-    out.assign(record.blocks.begin(), record.blocks.end());
-    for (std::int64_t i = 0; record.everything && i <= record.position; ++i) {
-      out.push_back(static_cast<std::int32_t>(i));
-    }
-  }
-
  private:
   struct Active {
     const ForwardRequest* request = nullptr;
@@ -107,6 +97,23 @@ class ForwardDriver final : public sparse::SelectionObserver {
     std::int64_t position = 0;
     sparse::KvMode mode = sparse::KvMode::kParked;  // planned
     bool finished = false;
+  };
+
+  class LastSelections final : public sparse::SelectionObserver {
+   public:
+    explicit LastSelections(std::vector<Active>& active) : active_(active) {}
+    void observe(const sparse::SelectionRecord& record) override {
+      Active& one = active_[static_cast<std::size_t>(record.sequence.value())];
+      if (!record.prefill || record.position + 1 != static_cast<std::int64_t>(one.request->prompt.size())) return;
+      auto& out = one.answer.selected_last[record.layer.value()];
+      out.assign(record.blocks.begin(), record.blocks.end());
+      for (std::int64_t i = 0; record.everything && i <= record.position; ++i) {
+        out.push_back(static_cast<std::int32_t>(i));
+      }
+    }
+
+   private:
+    std::vector<Active>& active_;
   };
 
   static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path) {
@@ -132,7 +139,7 @@ class ForwardDriver final : public sparse::SelectionObserver {
     runner_ = std::make_unique<StepRunner>(
         std::move(weights_), std::move(backend_), std::move(device).value(), std::move(host).value(), selection_,
         StepRunnerLimits{.max_batch = count, .prefill_chunk = count * options_.prefill_chunk});
-    runner_->observe(std::shared_ptr<sparse::SelectionObserver>(std::shared_ptr<void>(), this));
+    runner_->observe(std::make_shared<LastSelections>(active_));
   }
 
   void add(const ForwardRequest& request) {
