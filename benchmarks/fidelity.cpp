@@ -3,7 +3,8 @@
 // docs/results, the newest page on fidelity.
 //
 // Usage: fidelity --model FILE --text FILE [--needle] [--trace FILE] ... (--help). The basis of low-rank index keys is
-// made from the built-in calibration text, as the server makes it.
+// the one that a server would use: beside the model, in the cache folder, or made from the built-in text and kept
+// there.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -21,9 +22,8 @@
 #include "benchmarks/fidelity_text.h"
 #include "core/concat.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "model/calibration.h"
-#include "model/calibration_text.h"
 #include "model/checkpoint.h"
+#include "model/index_basis_source.h"
 #include "model/kv_layout.h"
 #include "model/mapped_file.h"
 #include "sparse/low_rank.h"
@@ -40,7 +40,7 @@ constexpr std::int32_t kTraceRing = 128;
 constexpr std::uint64_t kMaxTextBytes = 64 << 20;
 
 struct Options {
-  std::string model, text, trace;
+  std::string model, text, trace, cache_dir;
   std::int64_t tokens = 8192;
   std::vector<std::string> algorithms{"lowrank", "quest", "streaming"};
   std::vector<std::string> budgets{"1/16", "1/8", "1/4"};
@@ -142,17 +142,18 @@ Setup set_up(const Options& options) {
   setup.tokens = read_tokens(*setup.tokenizer, options);
   auto backend = kernels::make_cpu_backend(options.threads);
   auto weights = take(model::load_weights(*checkpoint, *backend));
+  if (weights->config.latent) throw std::runtime_error("the model's rows are latent: the benchmark is for GQA models");
   if (options.tokens > weights->config.max_positions) throw std::runtime_error("the model's context is shorter");
   ConfigurationList list(options, model::kv_geometry_of(weights->config, KvDType::kF32));
-  const auto calibration = take(setup.tokenizer->encode(model::calibration_text(), {.parse_special = false}));
   for (const std::string& algorithm : options.algorithms) {
     if (algorithm == "quest") list.add_quest();
     if (algorithm == "streaming") list.add_streaming();
     if (algorithm != "lowrank") continue;
     for (const std::int64_t rank : options.ranks) {
-      std::fprintf(stderr, "calibrating rank %lld\n", static_cast<long long>(rank));
-      auto made = take(model::calibrate(*weights, *backend, calibration, rank, [](auto, auto) {}));
-      list.add_low_rank(std::make_shared<const sparse::IndexBasis>(std::move(made.basis)));
+      auto found = take(model::find_or_calibrate(
+          *checkpoint, *weights, *backend,
+          {.model = options.model, .rank = rank, .cache_dir = options.cache_dir, .tokenizer = setup.tokenizer.get()}));
+      list.add_low_rank(found.value().basis);  // there is a tokenizer
     }
   }
   std::vector<Configuration> configurations = list.take_list();
@@ -177,8 +178,8 @@ void print_table(std::span<const Configuration> configurations, const Options& o
     std::printf(" %s |", budget.c_str());
     rule += "---|";
   }
-  std::printf("\n%s\n| dense | %s |%s", rule.c_str(), dense.c_str(),
-              std::string(2 * (options.budgets.size() - 1), '|').c_str());
+  std::printf("\n%s\n| dense | %s |", rule.c_str(), dense.c_str());
+  for (std::size_t i = 1; i < options.budgets.size(); ++i) std::printf(" |");
   for (std::size_t i = 0; i < configurations.size(); ++i) {
     if (i % options.budgets.size() == 0) std::printf("\n| %s |", configurations[i].name.c_str());
     std::printf(" %s |", cell(i).c_str());
@@ -193,29 +194,32 @@ std::string format(const char* pattern, Parts... parts) {
   return text;
 }
 
+// The writer of --trace, null without; sets what is recorded.
+std::unique_ptr<sparse::TraceWriter> start_trace(const Engine& engine, const Options& options, Recording& recording) {
+  if (options.trace.empty()) return nullptr;
+  const auto configurations = engine.configurations();
+  const auto traced = std::ranges::find_if(configurations, [](const Configuration& configuration) {
+    return configuration.algorithm->name() == "lowrank" && configuration.share == 0.125;
+  });
+  if (traced == configurations.end()) throw std::runtime_error("--trace records lowrank at 1/8: ask for both");
+  auto writer = take(
+      sparse::TraceWriter::create(options.trace, {.model = std::filesystem::path(options.model).filename().string(),
+                                                  .algorithm = concat(traced->name, ", ", traced->budget, " tokens"),
+                                                  .layers = engine.layers(),
+                                                  .hot_ring = kTraceRing}));
+  recording = {.observer = writer.get(),
+               .configuration = static_cast<std::size_t>(traced - configurations.begin()),
+               .rows = options.trace_rows};
+  return writer;
+}
+
 void run_text(Setup& setup, const Options& options) {
-  const auto configurations = setup.engine->configurations();
-  Recording recording{.rows = options.trace_rows};
-  std::unique_ptr<sparse::TraceWriter> writer;
-  if (!options.trace.empty()) {
-    const auto found = std::ranges::find_if(configurations, [](const Configuration& configuration) {
-      return configuration.algorithm->name() == "lowrank" && configuration.share == 0.125;
-    });
-    if (found == configurations.end()) throw std::runtime_error("--trace records lowrank at 1/8: ask for both");
-    recording.configuration = static_cast<std::size_t>(found - configurations.begin());
-    const Configuration& traced = *found;
-    const auto layers = setup.engine->layers();
-    writer = take(
-        sparse::TraceWriter::create(options.trace, {.model = std::filesystem::path(options.model).filename().string(),
-                                                    .algorithm = concat(traced.name, ", ", traced.budget, " tokens"),
-                                                    .layers = layers,
-                                                    .hot_ring = kTraceRing}));
-    recording.observer = writer.get();
-  }
+  Recording recording;
+  const auto writer = start_trace(*setup.engine, options, recording);
   const TextResult result = measure_text(*setup.engine, setup.tokens, recording);
   std::printf("\nLoss: NLL of %lld tokens (difference from dense, its standard error; share of the attention mass)\n",
               static_cast<long long>(result.scored));
-  print_table(configurations, options, format("%.4f", result.dense_nll), [&](std::size_t i) {
+  print_table(setup.engine->configurations(), options, format("%.4f", result.dense_nll), [&](std::size_t i) {
     const TextLoss& loss = result.losses[i];
     return format("%.4f (%+.2f ± %.2f %%; %.3f)", loss.nll, 100 * loss.difference, 100 * loss.error, loss.mass);
   });
@@ -232,7 +236,7 @@ void run_needle(Setup& setup, const Options& options) {
 }
 
 int run(const Options& options) {
-  if (half_of(options.tokens) < kPageTokens) throw std::runtime_error("--tokens is at least 128");
+  if (options.tokens < 4 * kNeedleTail) throw std::runtime_error(concat("--tokens is at least ", 4 * kNeedleTail));
   Setup setup = set_up(options);
   std::printf("%s, %s: %lld tokens; sink %lld, window %lld, block %lld\n",
               std::filesystem::path(options.model).filename().c_str(),
@@ -266,6 +270,7 @@ int main(int argc, char** argv) {
   app.add_option("--mass-every", options.mass_every, "measure the attention mass of every n-th row")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--cache-dir", options.cache_dir, "where bases are kept, as the server's option");
   app.add_flag("--needle", options.needle, "the needle test, with the text as filler");
   app.add_flag("--no-text", options.no_text, "leave the text's loss out");
   app.add_option("--trace", options.trace, "records the selections of lowrank (first rank) at 1/8");

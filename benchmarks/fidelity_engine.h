@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/fidelity_selection.h"
@@ -44,7 +45,7 @@ class Engine {
   // Measures the attention mass of this sequence's selections from then on; it must stay alive while it runs.
   void watch(const Sequence& sequence) { meter_->watch(sequence->kv); }
   [[nodiscard]] const MassMeter& mass() const { return *meter_; }
-  void observe(sparse::SelectionObserver* observer) { runner_->observe(observer); }
+  void observe(std::shared_ptr<sparse::SelectionObserver> observer) { runner_->observe(std::move(observer)); }
 
   // A sequence with room for `capacity` tokens. `base` not null: it begins with the first `shared` tokens of `base` (a
   // multiple of 64, all of them run), whose pages both read from then on.

@@ -71,60 +71,72 @@ void add_depth(NeedleScore& score, std::span<const Engine::Score> fact, std::spa
   score.worst = std::max(score.worst, nll);
 }
 
+// The filler with the fact's sentence at `at`, `length` tokens in all.
+Tokens hide(const model::Tokenizer& tokenizer, std::span<const std::int32_t> filler, const Fact& fact, std::int64_t at,
+            std::int64_t length) {
+  const Tokens needle = encode(tokenizer, concat("\nThe code of the ", fact.colour, " door is ", fact.code, ".\n\n"));
+  Tokens text(filler.begin(), filler.begin() + at);
+  text.insert(text.end(), needle.begin(), needle.end());
+  text.insert(text.end(), filler.begin() + at, filler.end());
+  text.resize(static_cast<std::size_t>(length));
+  return text;
+}
+
+// Scores of the fact's tokens: dense, then of each configuration.
+std::vector<std::vector<Engine::Score>> answer(Engine& engine, const Sequence& haystack, const Question& question) {
+  const auto configurations = engine.configurations();
+  const std::int64_t length = haystack->kv.length;
+  std::vector<Engine::Row> rows(configurations.size() + 1);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].sequence = engine.start(length + kNeedleTail, haystack.get(), length);
+    rows[i].configuration = i == 0 ? nullptr : &configurations[i - 1];
+  }
+  std::vector<std::vector<Engine::Score>> of_fact(rows.size());
+  for (std::size_t i = 0; i + 1 < question.tokens.size(); ++i) {
+    for (Engine::Row& row : rows) {
+      row.token = question.tokens[i];
+      row.target = question.tokens[i + 1];
+    }
+    const auto step = engine.decode(rows);
+    if (static_cast<std::int64_t>(i) + 1 < question.fact_begin) continue;
+    for (std::size_t row = 0; row < rows.size(); ++row) of_fact[row].push_back(step[row]);
+  }
+  return of_fact;
+}
+
 }  // namespace
 
 NeedleResult measure_needle(Engine& engine, const model::Tokenizer& tokenizer, std::span<const std::int32_t> filler,
                             std::int64_t context) {
   const std::int64_t length = (context - kNeedleTail) / kPageTokens * kPageTokens;
-  const auto configurations = engine.configurations();
-  NeedleResult result{.depths = static_cast<std::int32_t>(kFacts.size()), .dense = {}, .scores = {}};
-  std::vector<NeedleScore> scores(configurations.size() + 1);  // the first: dense
+  const auto places = filler.first(static_cast<std::size_t>(length - kNeedleTail / 2));  // the needle fits behind
+  std::vector<NeedleScore> scores(engine.configurations().size() + 1);                   // the first: dense
   const std::int32_t mark = engine.mark();
   const Sequence base = engine.start(length);
   engine.prefill(base, filler, length, length);
   const std::int32_t base_mark = engine.mark();
   for (std::size_t depth = 0; depth < kFacts.size(); ++depth) {
     const auto start = std::chrono::steady_clock::now();
-    const double share = (static_cast<double>(depth) + 0.5) / static_cast<double>(kFacts.size());
-    const std::int64_t at = line_end(tokenizer, filler, static_cast<std::int64_t>(share * static_cast<double>(length)));
-    const Fact& fact = kFacts[depth];
-    const Tokens needle = encode(tokenizer, concat("\nThe code of the ", fact.colour, " door is ", fact.code, ".\n\n"));
-    Tokens text(filler.begin(), filler.begin() + at);
-    text.insert(text.end(), needle.begin(), needle.end());
-    text.insert(text.end(), filler.begin() + at, filler.end());
-    text.resize(static_cast<std::size_t>(length));
+    const std::int64_t wanted = static_cast<std::int64_t>(2 * depth + 1) * static_cast<std::int64_t>(places.size()) /
+                                static_cast<std::int64_t>(2 * kFacts.size());
+    const std::int64_t at = line_end(tokenizer, places, wanted);
+    const Tokens text = hide(tokenizer, filler, kFacts[depth], at, length);
     const Sequence haystack = engine.start(length, base.get(), at / kPageTokens * kPageTokens);
     engine.prefill(haystack, text, length, length);
-
-    const Question question = ask(tokenizer, fact);
-    std::vector<Engine::Row> rows(scores.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      rows[i].sequence = engine.start(length + kNeedleTail, haystack.get(), length);
-      rows[i].configuration = i == 0 ? nullptr : &configurations[i - 1];
-    }
-    std::vector<std::vector<Engine::Score>> of_fact(rows.size());
-    for (std::size_t i = 0; i + 1 < question.tokens.size(); ++i) {
-      for (Engine::Row& row : rows) {
-        row.token = question.tokens[i];
-        row.target = question.tokens[i + 1];
-      }
-      const auto step = engine.decode(rows);
-      if (static_cast<std::int64_t>(i) + 1 < question.fact_begin) continue;
-      for (std::size_t row = 0; row < rows.size(); ++row) of_fact[row].push_back(step[row]);
-    }
+    const Question question = ask(tokenizer, kFacts[depth]);
+    const auto of_fact = answer(engine, haystack, question);
     const auto fact_tokens = std::span(question.tokens).subspan(static_cast<std::size_t>(question.fact_begin));
-    for (std::size_t row = 0; row < rows.size(); ++row) add_depth(scores[row], of_fact[row], fact_tokens);
-    std::fprintf(stderr, "needle at token %lld of %lld: dense %.3f, %.0f s\n", static_cast<long long>(at),
+    for (std::size_t i = 0; i < scores.size(); ++i) add_depth(scores[i], of_fact[i], fact_tokens);
+    std::fprintf(stderr, "needle at token %lld of %lld: dense %.3f so far, %.0f s\n", static_cast<long long>(at),
                  static_cast<long long>(length), scores.front().nll / static_cast<double>(depth + 1),
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    rows.clear();
     engine.release(base_mark);
   }
   engine.release(mark);
   for (NeedleScore& score : scores) score.nll /= static_cast<double>(kFacts.size());
-  result.dense = scores.front();
-  result.scores.assign(scores.begin() + 1, scores.end());
-  return result;
+  return {.depths = static_cast<std::int32_t>(kFacts.size()),
+          .dense = scores.front(),
+          .scores = {scores.begin() + 1, scores.end()}};
 }
 
 }  // namespace hotset::fidelity

@@ -42,12 +42,16 @@ TextLoss compare(std::span<const double> losses, std::span<const double> dense) 
   return out;
 }
 
-void show_progress(std::chrono::steady_clock::time_point start, std::int64_t done, std::int64_t all, std::size_t rows) {
-  if (done % 256 != 0 && done != all) return;
+// Time, and each configuration's difference from dense so far: a run of many minutes may be cut short.
+void show_progress(std::chrono::steady_clock::time_point start, std::span<const std::vector<double>> losses,
+                   std::span<const double> dense) {
+  const std::size_t done = losses.empty() ? dense.size() : losses.front().size();
+  if (done % 256 != 0 && done != dense.size()) return;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::fprintf(stderr, "%lld of %lld steps of %zu rows, %.0f s, %.0f s to go\n", static_cast<long long>(done),
-               static_cast<long long>(all), rows, seconds,
-               seconds * static_cast<double>(all - done) / static_cast<double>(done));
+  std::fprintf(stderr, "%zu of %zu rows, %.0f s, %.0f s to go; from dense, %%:", done, dense.size(), seconds,
+               seconds * static_cast<double>(dense.size() - done) / static_cast<double>(done));
+  for (const auto& own : losses) std::fprintf(stderr, " %+.2f", 100 * compare(own, dense.first(done)).difference);
+  std::fprintf(stderr, "\n");
 }
 
 }  // namespace
@@ -70,12 +74,12 @@ TextResult measure_text(Engine& engine, std::span<const std::int32_t> tokens, co
     rows.push_back({.sequence = engine.start(count, whole.get(), half), .configuration = &configuration});
     engine.watch(rows.back().sequence);
   }
-  std::unique_ptr<OneSequence> recorder;
+  std::shared_ptr<OneSequence> recorder;
   if (recording.observer != nullptr) {
-    recorder = std::make_unique<OneSequence>(*recording.observer, rows[recording.configuration].sequence->kv.id,
+    recorder = std::make_shared<OneSequence>(*recording.observer, rows[recording.configuration].sequence->kv.id,
                                              half + recording.rows);
   }
-  engine.observe(recorder.get());
+  engine.observe(recorder);
   std::vector<std::vector<double>> losses(rows.size());
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t at = half; at + 1 < count; ++at) {
@@ -85,7 +89,7 @@ TextResult measure_text(Engine& engine, std::span<const std::int32_t> tokens, co
     }
     const auto scores = engine.decode(rows);
     for (std::size_t i = 0; i < rows.size(); ++i) losses[i].push_back(scores[i].nll);
-    show_progress(begin, at + 1 - half, count - 1 - half, rows.size());
+    show_progress(begin, losses, dense);
   }
   engine.observe(nullptr);
 
