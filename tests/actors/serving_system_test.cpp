@@ -192,7 +192,7 @@ TEST(ServingSystemStart, ImpossibleOptionsAreRefusedByName) {
     return started.ok() ? std::string("started") : started.error().param;
   };
   ServerConfig config = tiny("tiny-llama");
-  config.algorithm = "quest";
+  config.algorithm = "dsa";  // the model has no indexer
   EXPECT_EQ(refusal(config), "--algorithm");
   config = tiny("tiny-llama");
   config.device = "cuda";
