@@ -194,6 +194,9 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
       set_up_selection(algorithm.value(), config, *checkpoint.value(), *weights.value(), *backend, tokenizer.get());
   if (!selection) return selection.error();
   const sparse::SelectionPolicy& policy = selection.value().policy;
+  if (policy.algorithm == nullptr && config.kv_mode == KvModeChoice::kHot) {
+    log_warn("--kv-mode hot has no effect: with dense attention (--algorithm) no sequence can go hot");
+  }
   auto menu = menu_of(config, policy);
   if (!menu) return menu.error();
   parts.menu = std::move(menu).value();

@@ -152,6 +152,7 @@ HttpReply OpenAiService::health() const {
   switch (report.state) {
     case actors::HealthState::kReady: return json_reply(200, {{"status", "ok"}});
     case actors::HealthState::kLoading: return json_reply(503, {{"status", "loading"}});
+    case actors::HealthState::kDegraded: return json_reply(503, {{"status", "degraded"}, {"reason", report.reason}});
     default: return json_reply(503, {{"status", "unhealthy"}, {"reason", report.reason}});
   }
 }

@@ -58,7 +58,6 @@ HttpServerConfig http_config(const ServerConfig& config) {
 int serve(const ServerConfig& config) {
   SignalWatcher signals(milliseconds(config.drain_timeout_ms) + kHangTime);
   set_log_level(log_level(config.log_level));
-  if (const auto warning = config_warning(config)) log_warn(*warning);
   raise_descriptor_limit(config.max_connections);
 
   MetricsRegistry metrics;

@@ -204,9 +204,4 @@ Result<void> check_server_config(const ServerConfig& config) {
   return {};
 }
 
-std::optional<std::string> config_warning(const ServerConfig& config) {
-  if (config.kv_mode != KvModeChoice::kHot || config.algorithm != "dense") return std::nullopt;
-  return "--kv-mode hot has no effect: with --algorithm dense no sequence can go hot.";
-}
-
 }  // namespace hotset::api

@@ -25,7 +25,5 @@ struct ServerOption {
 
 // Rules between several options; the error names the options.
 [[nodiscard]] Result<void> check_server_config(const ServerConfig& config);
-// A combination that works but can't do what its user seems to expect.
-[[nodiscard]] std::optional<std::string> config_warning(const ServerConfig& config);
 
 }  // namespace hotset::api

@@ -123,8 +123,8 @@ struct ExpertsParams {
 // score = sigmoid(logit) or softmax over the experts; choice = score + bias. Of `groups` equal groups the `top_groups`
 // with the highest group score stay (sum of their two best choices, or their best one); of the experts in them the
 // per_token with the highest choice are taken, ties to the lower number everywhere. weight = score, divided by the sum
-// of the taken ones (+ 1e-20) when `normalised`, times scaling_factor. A NaN logit counts as minus infinity, and so does
-// a choice that is NaN or comes from a NaN logit.
+// of the taken ones (+ 1e-20) when `normalised`, times scaling_factor. A NaN logit counts as minus infinity, and so
+// does a choice that is NaN or comes from a NaN logit.
 struct RouteParams {
   const float* logits = nullptr;  // [rows, experts]
   const float* bias = nullptr;    // [experts] or null
@@ -218,7 +218,8 @@ struct PrefillAttentionParams {
 };
 
 // Writes what selection keeps of new tokens into their metadata pages, from keys in float32, before any rounding of the
-// rows. The rows of one page come in ascending position. What lies behind a page's newest token is never read.
+// rows. The rows of one page stand next to each other, in ascending position. What lies behind a page's newest token is
+// never read.
 // - kIndexKeys, kLowRankKeys: the token's own entry. Low rank: x = key U[g], scale = float16(max|x| / 7), code =
 //   round-half-even(x / scale) within -7 ... 7; scale 0 gives codes 0.
 // - kBlockBounds: the first token of a block starts its bounds, the others widen them.

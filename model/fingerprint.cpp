@@ -57,6 +57,7 @@ void add_config(ContentHash& hash, const ModelConfig& config) {
   if (config.latent) {
     hash.add_number(config.latent->nope_dim);
     hash.add_number(config.latent->rope_dim);
+    hash.add_number(config.latent->interleaved_rope ? 1 : 0);
   }
   if (config.experts) add_experts(hash, *config.experts);
   if (config.indexer) add_indexer(hash, *config.indexer);

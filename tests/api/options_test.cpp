@@ -196,17 +196,6 @@ TEST_F(OptionsTest, AnEmptyFileAndAByteOrderMarkAreFine) {
   EXPECT_EQ(serve({"--config", write("\xef\xbb\xbf")}).port, ServerConfig{}.port);
 }
 
-TEST_F(OptionsTest, HotModeWithoutSelectionIsWarnedOf) {
-  const auto warning = config_warning(serve({"--kv-mode", "hot", "--algorithm", "dense"}));
-  ASSERT_TRUE(warning.has_value());
-  EXPECT_NE(warning->find("--kv-mode hot"), std::string::npos);
-  EXPECT_NE(warning->find("--algorithm"), std::string::npos);
-  EXPECT_FALSE(config_warning(serve({"--kv-mode", "hot"})).has_value());
-  EXPECT_FALSE(config_warning(serve({"--kv-mode", "hot", "--algorithm", "streaming"})).has_value());
-  EXPECT_FALSE(config_warning(serve({"--kv-mode", "auto"})).has_value());
-  EXPECT_FALSE(config_warning(serve({})).has_value());
-}
-
 TEST_F(OptionsTest, Sizes) {
   EXPECT_EQ(parse_size("0"), 0);
   EXPECT_EQ(parse_size("123"), 123);

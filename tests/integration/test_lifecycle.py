@@ -135,7 +135,7 @@ def test_start_up_line_and_version(tmp_path):
 
 
 def test_hot_mode_that_nothing_can_use_is_warned_of(tmp_path):
-    with Server(tmp_path / "warning.log", "--kv-mode", "hot", model=TINY) as server:
+    with Server(tmp_path / "warning.log", "--kv-mode", "hot", "--algorithm", "dense", model=TINY) as server:
         (warning,) = (line for line in server.log().splitlines() if "[warning] --kv-mode hot" in line)
         assert "--algorithm" in warning
 

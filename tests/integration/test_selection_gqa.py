@@ -64,7 +64,7 @@ def compare(case, choice, layers):
 
 
 @pytest.mark.parametrize("mode", ["resident", "hot"])
-@pytest.mark.parametrize("model,cases", grouped_cases())
+@pytest.mark.parametrize("model,cases", list(grouped_cases()))
 def test_selections_and_tokens(model, cases, mode, tmp_path):
     trace = tmp_path / "trace"
     arguments, budget = server_options(cases[0]["options"])

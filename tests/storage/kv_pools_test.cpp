@@ -54,7 +54,7 @@ TEST(AnonymousMemory, SizesThatNoSystemHasAreErrors) {
 
 TEST(DevicePool, PagesAndRowsTileTheMemory) {
   const DevicePool pool = DevicePool::create(kLayout, {.rows = 4, .metadata = 0}).value();
-  EXPECT_EQ(pool.pages(), 4);
+  EXPECT_EQ(pool.pages().rows, 4);
   for (std::int32_t page = 0; page < 4; ++page) {
     EXPECT_EQ(pool.page(PageId{page}) - pool.base(), page * 64 * kRowBytes);
     for (const std::int64_t offset : {0, 1, 63})
