@@ -2,11 +2,11 @@
 
 add_library(hotset_warnings INTERFACE)
 # Designated initialisers leave the other members at their defaults on purpose.
-target_compile_options(hotset_warnings INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+target_compile_options(hotset_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 calls members of std::variant and std::string that it has lost track of uninitialised or overlapping, with
   # sanitizers all the more.
-  target_compile_options(hotset_warnings INTERFACE -Wno-maybe-uninitialized -Wno-restrict)
+  target_compile_options(hotset_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-restrict>)
 endif()
 # A warning of a compiler that we have not seen must not stop a user's build: Debian 12's is the one we keep clean.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -14,7 +14,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 option(HOTSET_WERROR "Warnings of our own code are errors" ${HOTSET_WERROR_DEFAULT})
 if(HOTSET_WERROR)
-  target_compile_options(hotset_warnings INTERFACE -Werror)
+  target_compile_options(hotset_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 
 find_program(CCACHE_PROGRAM ccache)
@@ -24,9 +24,6 @@ endif()
 
 if(NOT HOTSET_CUDA MATCHES "^(ON|OFF|AUTO)$")
   message(FATAL_ERROR "HOTSET_CUDA is '${HOTSET_CUDA}': use ON, OFF or AUTO")
-endif()
-if(HOTSET_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "HOTSET_CUDA=ON: this version has no CUDA backend yet; use OFF or AUTO")
 endif()
 
 # hotset_library(NAME source...): static library of one folder, include root = repository root.
