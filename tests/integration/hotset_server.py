@@ -101,7 +101,7 @@ class Server:
     def log(self):
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
-    def wait_healthy(self, timeout=60):
+    def wait_healthy(self, timeout=180):
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
