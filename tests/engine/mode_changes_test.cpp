@@ -105,6 +105,26 @@ TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
   EXPECT_GT(changes.resumed, GetParam().runs);
 }
 
+// A real model, when it is there.
+TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
+  if (!std::filesystem::exists(HOTSET_DEFAULT_MODEL)) GTEST_SKIP() << "the default model has not been fetched";
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(concat("seed ", seed));
+  std::mt19937_64 random(seed);
+  for (const char* algorithm : {"lowrank", "quest", "streaming"}) {
+    SCOPED_TRACE(algorithm);
+    const ModeDriverOptions options{
+        .checkpoint = HOTSET_DEFAULT_MODEL, .algorithm = algorithm, .threshold = 40, .threads = 2};
+    ModeDriver resident(options, seed);
+    ModeDriver changing(options, seed + 1);
+    Changes changes;
+    const auto requests = random_requests(random);
+    ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
+    EXPECT_GT(changing.stats().misses, 0);
+    EXPECT_GT(changes.demoted + changes.promoted, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModeChanges,
                          ::testing::Values(ModeCase{"tiny-llama", "dense"}, ModeCase{"tiny-llama", "lowrank"},
                                            ModeCase{"tiny-llama", "quest"}, ModeCase{"tiny-llama", "streaming"},
