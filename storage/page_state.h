@@ -7,7 +7,7 @@
 namespace hotset::storage {
 
 enum class PageState {
-  kFilling,        // fewer than 64 rows, newest rows on the device (or, in a streamed prefill, on the host)
+  kFilling,        // fewer than 64 rows; on the device, or (streamed prefill, parked sequence) on the host alone
   kDevice,         // complete, on the device only
   kCopying,        // its copy to the host is under way; the page belongs to the copy until its event fires
   kDeviceAndHost,  // complete on both

@@ -244,7 +244,7 @@ TEST(KvCachePlanner, ShortDenseSequencesAreParkedYoungestFirstAndComeBackOldestF
   bed.expect_all_free();
 }
 
-TEST(KvCachePlanner, AParkedSequencePastTheThresholdComesBackHotWhereResidentDoesNotFit) {
+TEST(KvCachePlanner, AParkedSequencePastTheThresholdComesBackResidentWhereThatFits) {
   Bed bed(make_config(16 * 64, KvModeChoice::kAuto, 16 * 64));
   KvDemand keeper = sparse_demand(2, 600, 100);
   keeper.keeps_metadata = true;
@@ -266,6 +266,35 @@ TEST(KvCachePlanner, AParkedSequencePastTheThresholdComesBackHotWhereResidentDoe
   EXPECT_EQ(back.ops[0]->front().metadata_pages.size(), 10U * kLayers);
   bed.grant(dense(3, 64 * 5, 1));
   bed.release(2);
+  bed.release(3);
+  bed.expect_all_free();
+}
+
+TEST(KvCachePlanner, AParkedSequencePastTheThresholdComesBackHotWhereResidentDoesNotFit) {
+  Bed bed(make_config(22 * 64, KvModeChoice::kAuto, 16 * 64));
+  bed.grant(dense(1, 64 * 4, 64 * 8 - 1));  // 12 pages at its end
+  bed.grant(dense(2, 64 * 4, 60));          // 5
+  KvDemand keeper = sparse_demand(3, 600, 100);
+  keeper.keeps_metadata = true;
+  bed.grant(keeper);  // 10, hot 6
+  bed.steps({1, 2, 3}, 5);
+  std::vector<SequenceId> deferred;
+  for (int i = 0; i < 600 && deferred.empty(); ++i) deferred = bed.step({1}).deferred;
+  ASSERT_EQ(deferred, std::vector<SequenceId>{SequenceId{3}});
+  EXPECT_EQ(bed.planner.counters().demoted, 1);
+  bed.expect_later(Bed::resume(3));
+  bed.release(2);
+  // 10 pages are free, and sequence 1 may need one of them.
+  ASSERT_EQ(bed.planner.counters().device_pages_free, 10 * kLayers);
+  bed.grant(Bed::resume(3));
+  const KvStepPlan back = bed.step({3});
+  ASSERT_EQ(kinds(*back.ops[0]), Kinds{Kind::kEnterHot});
+  EXPECT_EQ(back.ops[0]->front().device_pages.size(), kHotPages * kLayers);
+  EXPECT_EQ(back.ops[0]->front().metadata_pages.size(), 10U * kLayers);
+  EXPECT_EQ(back.ops[0]->front().shape, keeper.hot_shape);
+  EXPECT_EQ(bed.mode(3), KvMode::kHot);
+  EXPECT_EQ(bed.planner.counters().resumed, 1);
+  bed.release(1);
   bed.release(3);
   bed.expect_all_free();
 }

@@ -14,6 +14,15 @@ namespace {
 constexpr KvGeometry kGeometry{.layers = 3, .kv_heads = 2, .key_dim = 8, .value_dim = 8, .dtype = KvDType::kBF16};
 const KvLayout kLayout = KvLayout::uniform(kGeometry);
 constexpr std::int64_t kRowBytes = 2 * 2 * 8 * 2;
+constexpr std::int64_t kMetadataPageBytes = 64 * 8 * 2;
+
+// The middle layer keeps no metadata.
+KvLayout layout_with_metadata() {
+  return {.rows = kGeometry,
+          .metadata = {.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 8, .dtype = KvDType::kBF16},
+          .metadata_of_layer = {0, -1, 1},
+          .metadata_layers = 2};
+}
 
 TEST(AnonymousMemory, IsZeroAndWritable) {
   Result<AnonymousMemory> memory = AnonymousMemory::allocate(5'000'001);
@@ -78,6 +87,36 @@ TEST(HostPool, IsLayerMajor) {
   std::memset(pool.page(LayerId{2}, HostPage{4}), 1, static_cast<std::size_t>(kGeometry.page_bytes()));
 }
 
+TEST(DevicePool, MetadataPagesTileTheirMemory) {
+  const DevicePool pool = DevicePool::create(layout_with_metadata(), {.rows = 3, .metadata = 4}).value();
+  std::byte* const base = pool.metadata(MetadataPageId{0});
+  for (std::int32_t page = 0; page < 4; ++page) {
+    EXPECT_EQ(pool.metadata(MetadataPageId{page}) - base, page * kMetadataPageBytes);
+    std::memset(pool.metadata(MetadataPageId{page}), page + 1, kMetadataPageBytes);
+  }
+  for (std::int32_t page = 0; page < 4; ++page) {
+    EXPECT_EQ(base[page * kMetadataPageBytes], std::byte(page + 1));
+    EXPECT_EQ(base[(page + 1) * kMetadataPageBytes - 1], std::byte(page + 1));
+  }
+  EXPECT_EQ(pool.page(PageId{0})[0], std::byte{0});
+  EXPECT_EQ(pool.row(slot_of(PageId{2}, 63))[kRowBytes - 1], std::byte{0});
+}
+
+TEST(HostPool, MetadataIsLayerMajorWithoutGapsForLayersThatKeepNone) {
+  const HostPool pool = HostPool::create(layout_with_metadata(), 5).value();
+  std::byte* const base = pool.metadata(0, HostPage{0});
+  for (std::int32_t layer = 0; layer < 2; ++layer)
+    for (std::int32_t page = 0; page < 5; ++page) {
+      EXPECT_EQ(pool.metadata(layer, HostPage{page}) - base, (layer * 5 + page) * kMetadataPageBytes);
+      std::memset(pool.metadata(layer, HostPage{page}), layer * 5 + page + 1, kMetadataPageBytes);
+    }
+  for (std::int32_t page = 0; page < 10; ++page) {
+    EXPECT_EQ(base[page * kMetadataPageBytes], std::byte(page + 1));
+    EXPECT_EQ(base[(page + 1) * kMetadataPageBytes - 1], std::byte(page + 1));
+  }
+  EXPECT_EQ(pool.row(LayerId{2}, host_slot_of(HostPage{4}, 63))[kRowBytes - 1], std::byte{0});
+}
+
 // More than 2^32 rows' bytes: offsets that were computed in 32 bits would land elsewhere. Untouched pages cost nothing.
 TEST(HostPool, OffsetsAre64Bit) {
   const KvGeometry geometry{.layers = 8, .kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = KvDType::kF32};
@@ -93,6 +132,10 @@ TEST(HostPool, OffsetsAre64Bit) {
 TEST(Pools, ErrorsNameTheOption) {
   EXPECT_EQ(DevicePool::create(kLayout, {}).error().param, "--device-kv-tokens");
   EXPECT_EQ(DevicePool::create(kLayout, {.rows = -3, .metadata = 0}).error().code, ErrorCode::kInvalidArgument);
+  const Error metadata = DevicePool::create(layout_with_metadata(), {.rows = 3, .metadata = 0}).error();
+  EXPECT_EQ(metadata.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(metadata.param, "--device-metadata-tokens");
+  EXPECT_NE(metadata.message.find("--device-metadata-tokens"), std::string::npos);
   EXPECT_EQ(HostPool::create(kLayout, 0).error().param, "--host-kv");
   EXPECT_NE(HostPool::create(kLayout, 0).error().message.find("--host-kv"), std::string::npos);
   EXPECT_EQ(HostPool::create(KvLayout{}, 4).error().code, ErrorCode::kInvalidArgument);
