@@ -227,12 +227,14 @@ void run_text(Setup& setup, const Options& options) {
 
 void run_needle(Setup& setup, const Options& options) {
   const NeedleResult result = measure_needle(*setup.engine, *setup.tokenizer, setup.tokens, options.tokens);
-  const auto show = [&](const NeedleScore& score) {
-    return format("%d of %d; %.3f (%.3f)", score.answered, result.depths, score.nll, score.worst);
-  };
-  std::printf("\nNeedle: depths answered; NLL of the fact's tokens, mean over depths (worst depth)\n");
-  print_table(setup.engine->configurations(), options, show(result.dense),
-              [&](std::size_t i) { return show(result.scores[i]); });
+  std::printf(
+      "\nNeedle: questions answered of %d; NLL of the facts' tokens (difference from dense, its standard error)\n",
+      result.questions);
+  print_table(setup.engine->configurations(), options, format("%d; %.3f", result.dense.answered, result.dense.nll),
+              [&](std::size_t i) {
+                const NeedleScore& score = result.scores[i];
+                return format("%d; %.3f (%+.3f ± %.3f)", score.answered, score.nll, score.difference, score.error);
+              });
 }
 
 int run(const Options& options) {

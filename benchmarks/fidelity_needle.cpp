@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "core/concat.h"
 #include "core/kv_geometry.h"
@@ -17,10 +19,14 @@ struct Fact {
   const char* colour;
   const char* code;
 };
-// One per depth, so that no depth's result hangs on one word.
+// One per depth.
 constexpr std::array kFacts{Fact{"blue", "7319"},   Fact{"red", "4086"},   Fact{"green", "9527"}, Fact{"white", "1648"},
                             Fact{"yellow", "5290"}, Fact{"black", "8731"}, Fact{"grey", "3462"},  Fact{"brown", "6905"},
                             Fact{"purple", "2174"}, Fact{"orange", "9641"}};
+
+// Before "the code of the COLOUR door is": one wording more or less alone says little about a small model.
+constexpr std::array kQuestions{"\n\nQuestion: What is the code of the COLOUR door?\nAnswer: The", "\n\nThe",
+                                "\n\nTo sum up, the", "\n\nWhat is the code of the COLOUR door? The"};
 
 using Tokens = std::vector<std::int32_t>;
 
@@ -47,28 +53,17 @@ struct Question {
   std::int64_t fact_begin = 0;
 };
 
-Question ask(const model::Tokenizer& tokenizer, const Fact& fact) {
+Question ask(const model::Tokenizer& tokenizer, std::string text, const Fact& fact) {
+  constexpr std::string_view kColour = "COLOUR";
+  if (const auto at = text.find(kColour); at != text.npos) text.replace(at, kColour.size(), fact.colour);
   Question question;
-  question.tokens = encode(tokenizer, concat("\n\nQuestion: What is the code of the ", fact.colour,
-                                             " door?\nAnswer: The code of the ", fact.colour, " door is"));
+  question.tokens = encode(tokenizer, concat(text, " code of the ", fact.colour, " door is"));
   question.fact_begin = static_cast<std::int64_t>(question.tokens.size());
   const Tokens answer = encode(tokenizer, concat(" ", fact.code));
   question.tokens.insert(question.tokens.end(), answer.begin(), answer.end());
   if (static_cast<std::int64_t>(question.tokens.size()) > kNeedleTail)
     throw std::runtime_error("the needle test's question does not fit its tail");
   return question;
-}
-
-void add_depth(NeedleScore& score, std::span<const Engine::Score> fact, std::span<const std::int32_t> tokens) {
-  double nll = 0;
-  bool exact = true;
-  for (std::size_t i = 0; i < fact.size(); ++i) {
-    nll += fact[i].nll / static_cast<double>(fact.size());
-    exact = exact && fact[i].argmax == tokens[i];
-  }
-  score.answered += exact ? 1 : 0;
-  score.nll += nll;
-  score.worst = std::max(score.worst, nll);
 }
 
 // The filler with the fact's sentence at `at`, `length` tokens in all.
@@ -104,13 +99,60 @@ std::vector<std::vector<Engine::Score>> answer(Engine& engine, const Sequence& h
   return of_fact;
 }
 
+struct DepthScore {
+  std::int32_t answered = 0;
+  double nll = 0;  // mean over the depth's questions
+};
+
+// Asks everything about one depth's fact: dense, then each configuration.
+std::vector<DepthScore> ask_all(Engine& engine, const model::Tokenizer& tokenizer, const Sequence& haystack,
+                                const Fact& fact) {
+  std::vector<DepthScore> scores(engine.configurations().size() + 1);
+  const std::int32_t mark = engine.mark();
+  for (const char* text : kQuestions) {
+    const Question question = ask(tokenizer, text, fact);
+    const auto of_fact = answer(engine, haystack, question);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      bool exact = true;
+      double nll = 0;
+      for (std::size_t token = 0; token < of_fact[i].size(); ++token) {
+        nll += of_fact[i][token].nll / static_cast<double>(of_fact[i].size());
+        exact =
+            exact && of_fact[i][token].argmax == question.tokens[static_cast<std::size_t>(question.fact_begin) + token];
+      }
+      scores[i].answered += exact ? 1 : 0;
+      scores[i].nll += nll / static_cast<double>(kQuestions.size());
+    }
+    engine.release(mark);
+  }
+  return scores;
+}
+
+// `depths`: [depth][dense, then configurations].
+NeedleScore summarise(const std::vector<std::vector<DepthScore>>& depths, std::size_t of) {
+  NeedleScore out;
+  const auto count = static_cast<double>(depths.size());
+  for (const auto& depth : depths) {
+    out.answered += depth[of].answered;
+    out.nll += depth[of].nll / count;
+    out.difference += (depth[of].nll - depth[0].nll) / count;
+  }
+  double squares = 0;
+  for (const auto& depth : depths) {
+    const double away = depth[of].nll - depth[0].nll - out.difference;
+    squares += away * away;
+  }
+  out.error = std::sqrt(squares / (count - 1) / count);
+  return out;
+}
+
 }  // namespace
 
 NeedleResult measure_needle(Engine& engine, const model::Tokenizer& tokenizer, std::span<const std::int32_t> filler,
                             std::int64_t context) {
   const std::int64_t length = (context - kNeedleTail) / kPageTokens * kPageTokens;
   const auto places = filler.first(static_cast<std::size_t>(length - kNeedleTail / 2));  // the needle fits behind
-  std::vector<NeedleScore> scores(engine.configurations().size() + 1);                   // the first: dense
+  std::vector<std::vector<DepthScore>> depths;
   const std::int32_t mark = engine.mark();
   const Sequence base = engine.start(length);
   engine.prefill(base, filler, length, length);
@@ -123,20 +165,20 @@ NeedleResult measure_needle(Engine& engine, const model::Tokenizer& tokenizer, s
     const Tokens text = hide(tokenizer, filler, kFacts[depth], at, length);
     const Sequence haystack = engine.start(length, base.get(), at / kPageTokens * kPageTokens);
     engine.prefill(haystack, text, length, length);
-    const Question question = ask(tokenizer, kFacts[depth]);
-    const auto of_fact = answer(engine, haystack, question);
-    const auto fact_tokens = std::span(question.tokens).subspan(static_cast<std::size_t>(question.fact_begin));
-    for (std::size_t i = 0; i < scores.size(); ++i) add_depth(scores[i], of_fact[i], fact_tokens);
-    std::fprintf(stderr, "needle at token %lld of %lld: dense %.3f so far, %.0f s\n", static_cast<long long>(at),
-                 static_cast<long long>(length), scores.front().nll / static_cast<double>(depth + 1),
+    depths.push_back(ask_all(engine, tokenizer, haystack, kFacts[depth]));
+    std::fprintf(stderr, "needle at token %lld of %lld, %.0f s; NLL:", static_cast<long long>(at),
+                 static_cast<long long>(length),
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    for (const DepthScore& score : depths.back()) std::fprintf(stderr, " %.2f", score.nll);
+    std::fprintf(stderr, "\n");
     engine.release(base_mark);
   }
   engine.release(mark);
-  for (NeedleScore& score : scores) score.nll /= static_cast<double>(kFacts.size());
-  return {.depths = static_cast<std::int32_t>(kFacts.size()),
-          .dense = scores.front(),
-          .scores = {scores.begin() + 1, scores.end()}};
+  NeedleResult result{.questions = static_cast<std::int32_t>(kFacts.size() * kQuestions.size()),
+                      .dense = summarise(depths, 0),
+                      .scores = {}};
+  for (std::size_t i = 1; i < depths.front().size(); ++i) result.scores.push_back(summarise(depths, i));
+  return result;
 }
 
 }  // namespace hotset::fidelity

@@ -11,13 +11,14 @@
 namespace hotset::fidelity {
 
 struct NeedleScore {
-  std::int32_t answered = 0;  // depths whose greedy answer starts with the fact
-  double nll = 0;             // of the fact's tokens, nats a token, mean over depths
-  double worst = 0;           // largest of a depth
+  std::int32_t answered = 0;  // questions whose greedy answer starts with the fact
+  double nll = 0;             // of the facts' tokens, nats a token, mean over questions
+  double difference = 0;      // of it from dense
+  double error = 0;           // standard error of `difference`, from the depths' own differences
 };
 
 struct NeedleResult {
-  std::int32_t depths = 0;
+  std::int32_t questions = 0;  // several at each depth
   NeedleScore dense;
   std::vector<NeedleScore> scores;  // per configuration
 };
