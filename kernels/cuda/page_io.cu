@@ -1,0 +1,232 @@
+// A row is an item; a warp copies one or two rows at a time, 16 bytes per lane and load. The bus takes 1.5 us to answer
+// and carries 50 bytes per ns: 75 KB must be in flight. 512 warps with a row of 656 bytes each have 336 KB.
+//
+// Items of the whole batch are numbered by a prefix sum over the counts. Warp w takes items w, w + W, w + 2 W ...: the
+// grid sweeps the lists from front to end, and the work is even to within one row. The chain from item to addresses
+// (row, miss, page tables: three loads, each waiting for the last) is walked by 32 lanes for 32 items at once.
+#include <bit>
+
+#include "core/check.h"
+#include "core/kv_geometry.h"
+#include "kernels/cuda/page_io.h"
+#include "kernels/cuda/runtime.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+constexpr std::uint32_t kAll = 0xFFFFFFFFU;
+static_assert(kThreads >= kMostSwapBatch && kPageTokens == 64);
+
+struct RowCopy {
+  const std::byte* source;
+  std::byte* target;
+};
+
+// Nothing of a row is read twice: it must not push anything out of L1.
+__device__ uint4 load_once(const uint4* address) {
+  uint4 value;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address));
+  return value;
+}
+__device__ std::uint8_t load_once(const std::uint8_t* address) { return *address; }
+
+// `chunks`: of the row. The two rows' loads are in flight together; `second` without a source is left out.
+template <class Chunk>
+__device__ void copy_rows(const RowCopy& first, const RowCopy& second, std::int64_t chunks, int lane) {
+  const auto* from_first = reinterpret_cast<const Chunk*>(first.source);
+  const auto* from_second = reinterpret_cast<const Chunk*>(second.source);
+  auto* to_first = reinterpret_cast<Chunk*>(first.target);
+  auto* to_second = reinterpret_cast<Chunk*>(second.target);
+  const std::int64_t second_chunks = second.source != nullptr ? chunks : 0;
+  for (std::int64_t c = lane; c < chunks; c += 64) {
+    Chunk a0, a1, b0, b1;
+    a0 = load_once(from_first + c);
+    if (c + 32 < chunks) a1 = load_once(from_first + c + 32);
+    if (c < second_chunks) b0 = load_once(from_second + c);
+    if (c + 32 < second_chunks) b1 = load_once(from_second + c + 32);
+    to_first[c] = a0;
+    if (c + 32 < chunks) to_first[c + 32] = a1;
+    if (c < second_chunks) to_second[c] = b0;
+    if (c + 32 < second_chunks) to_second[c + 32] = b1;
+  }
+}
+
+__device__ std::int64_t pool_row(const std::int32_t* pages, std::int64_t row) {
+  return std::int64_t{pages[row / kPageTokens]} * kPageTokens + row % kPageTokens;
+}
+
+// ends[b]: rows of the batch up to and including b. All threads call it; batch <= kThreads.
+__device__ void number_items(const LoadMissesParams& p, std::int32_t* ends, std::int32_t* warp_sums) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  std::int32_t sum = 0;
+  if (thread < p.batch) {
+    const std::int32_t misses = p.counts[thread].misses;
+    if (misses > 0) sum = misses * p.rows[thread].block_tokens;
+  }
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const std::int32_t before = __shfl_up_sync(kAll, sum, distance);
+    if (lane >= distance) sum += before;
+  }
+  if (lane == 31) warp_sums[thread / 32] = sum;
+  __syncthreads();
+  for (int w = 0; w < thread / 32; ++w) sum += warp_sums[w];
+  if (thread < p.batch) ends[thread] = sum;
+  __syncthreads();
+}
+
+__device__ RowCopy copy_of_item(const LoadMissesParams& p, const std::int32_t* ends, std::int32_t item) {
+  int b = 0;  // the first with ends[b] > item
+  for (int above = p.batch - 1; b < above;) {
+    const int middle = (b + above) / 2;
+    if (ends[middle] > item)
+      above = middle;
+    else
+      b = middle + 1;
+  }
+  const std::int32_t in_row = b > 0 ? item - ends[b - 1] : item;
+  const HotRow hot = p.rows[b];
+  const int shift = __ffs(hot.block_tokens) - 1;
+  const SparseMiss miss = p.misses[std::int64_t{b} * p.max_selected + (in_row >> shift)];
+  const std::int64_t offset = in_row & (hot.block_tokens - 1);
+  const std::int64_t position = (std::int64_t{miss.block} << shift) + offset;
+  const std::int64_t target = pool_row(hot.device_pages, (std::int64_t{miss.slot} << shift) + offset);
+  RowCopy copy{};
+  copy.target = p.device_rows + target * p.row_bytes;
+  if (miss.from_ring != 0) {
+    const std::int64_t buffer_rows = std::int64_t{hot.hot_blocks} << shift;
+    const std::int32_t* ring_pages = hot.device_pages + (buffer_rows + kPageTokens - 1) / kPageTokens;
+    copy.source = p.device_rows + pool_row(ring_pages, position % hot.ring_tokens) * p.row_bytes;
+  } else {
+    copy.source = p.host_rows + pool_row(hot.host_pages, position) * p.row_bytes;
+  }
+  return copy;
+}
+
+__device__ void add_sum(std::uint64_t* counter, std::uint32_t value, std::uint64_t factor) {
+  const std::uint32_t sum = __reduce_add_sync(kAll, value);
+  if (threadIdx.x % 32 == 0 && sum != 0)
+    atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(sum * factor));
+}
+
+// One block adds the batch's counts.
+__device__ void add_counters(const LoadMissesParams& p) {
+  const int b = static_cast<int>(threadIdx.x);
+  const SparseDiffCounts counts = b < p.batch ? p.counts[b] : SparseDiffCounts{};
+  const std::int32_t host_blocks = counts.misses - counts.ring_misses;
+  const std::int32_t host_rows = host_blocks > 0 ? host_blocks * p.rows[b].block_tokens : 0;
+  add_sum(&p.counters->hits, static_cast<std::uint32_t>(counts.hits), 1);
+  add_sum(&p.counters->ring_hits, static_cast<std::uint32_t>(counts.ring_hits), 1);
+  add_sum(&p.counters->misses, static_cast<std::uint32_t>(counts.misses), 1);
+  add_sum(&p.counters->ring_misses, static_cast<std::uint32_t>(counts.ring_misses), 1);
+  add_sum(&p.counters->unplaced, static_cast<std::uint32_t>(counts.unplaced), 1);
+  add_sum(&p.counters->bytes_loaded, static_cast<std::uint32_t>(host_rows), static_cast<std::uint64_t>(p.row_bytes));
+}
+
+template <class Chunk>
+__global__ void __launch_bounds__(kThreads) load_misses_kernel(const LoadMissesParams p) {
+  __shared__ std::int32_t ends[kMostSwapBatch];
+  __shared__ std::int32_t warp_sums[kWarps];
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  number_items(p, ends, warp_sums);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Neighbouring items go to different blocks: a few misses are spread over all of them.
+  const auto warp = static_cast<std::int64_t>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
+  const std::int64_t warps = std::int64_t{kWarps} * gridDim.x;
+  const std::int64_t items = ends[p.batch - 1];
+  const auto chunks = static_cast<std::int64_t>(p.row_bytes / sizeof(Chunk));
+  for (std::int64_t first = warp; first < items; first += 32 * warps) {
+    const std::int64_t mine = first + lane * warps;
+    RowCopy copy{};
+    if (mine < items) copy = copy_of_item(p, ends, static_cast<std::int32_t>(mine));
+    const auto source = reinterpret_cast<std::uint64_t>(copy.source);
+    const auto target = reinterpret_cast<std::uint64_t>(copy.target);
+    for (int k = 0; k < 32 && first + k * warps < items; k += 2) {
+      RowCopy pair[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        pair[i].source = reinterpret_cast<const std::byte*>(__shfl_sync(kAll, source, k + i));
+        pair[i].target = reinterpret_cast<std::byte*>(__shfl_sync(kAll, target, k + i));
+      }
+      copy_rows<Chunk>(pair[0], pair[1], chunks, lane);
+    }
+  }
+  if (p.counters != nullptr && blockIdx.x == gridDim.x - 1) add_counters(p);
+}
+
+template <class Chunk>
+__global__ void __launch_bounds__(kThreads) offload_kernel(const OffloadParams p) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto chunks = static_cast<std::int64_t>(p.row_bytes / sizeof(Chunk));
+  const auto copy_of = [&p](const OffloadRun& run, std::int32_t row) {
+    RowCopy copy{};
+    if (row >= run.rows) return copy;
+    const std::int64_t position = run.first_position + row;
+    const std::int64_t on_device = run.ring_tokens > 0 ? position % run.ring_tokens : position;
+    copy.source = p.device_rows + pool_row(run.device_pages, on_device) * p.row_bytes;
+    copy.target = run.host_rows + pool_row(run.host_pages, position) * p.row_bytes;
+    return copy;
+  };
+  for (std::int32_t r = static_cast<std::int32_t>(blockIdx.x); r < p.run_count; r += gridDim.x) {
+    const OffloadRun run = p.runs[r];
+    for (std::int32_t row = 2 * warp; row < run.rows; row += 2 * kWarps)
+      copy_rows<Chunk>(copy_of(run, row), copy_of(run, row + 1), chunks, lane);
+    if (p.bytes_offloaded != nullptr && threadIdx.x == 0 && run.rows > 0)
+      atomicAdd(reinterpret_cast<unsigned long long*>(p.bytes_offloaded),
+                static_cast<unsigned long long>(run.rows * p.row_bytes));
+  }
+}
+
+bool in_16_bytes(const void* address, std::int64_t row_bytes) {
+  return row_bytes % 16 == 0 && std::bit_cast<std::uintptr_t>(address) % 16 == 0;
+}
+
+// A launch that may start before its predecessor ends exists from compute capability 9.0 on.
+bool overlaps_launches() {
+  int device = 0, major = 0;
+  HOTSET_CUDA_CHECK(cudaGetDevice(&device));
+  HOTSET_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
+}
+
+}  // namespace
+
+void launch_load_misses(const LoadMissesParams& params, Stream stream) {
+  HS_CHECK(params.batch >= 0 && params.batch <= kMostSwapBatch && params.row_bytes > 0 && params.blocks > 0,
+           "the page I/O's sizes are within its bounds");
+  if (params.batch == 0) return;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(params.blocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = params.follows_diff && overlaps_launches() ? 1 : 0;
+  const bool vectors =
+      in_16_bytes(params.host_rows, params.row_bytes) && in_16_bytes(params.device_rows, params.row_bytes);
+  HOTSET_CUDA_CHECK(
+      cudaLaunchKernelEx(&config, vectors ? load_misses_kernel<uint4> : load_misses_kernel<std::uint8_t>, params));
+}
+
+void launch_offload(const OffloadParams& params, Stream stream) {
+  HS_CHECK(params.run_count >= 0 && params.row_bytes > 0 && params.blocks > 0,
+           "the offload's sizes are within its bounds");
+  if (params.run_count == 0) return;
+  // The runs' host rows are bases of layers, which are as aligned as whole pages.
+  if (in_16_bytes(params.device_rows, params.row_bytes))
+    offload_kernel<uint4><<<params.blocks, kThreads, 0, stream>>>(params);
+  else
+    offload_kernel<std::uint8_t><<<params.blocks, kThreads, 0, stream>>>(params);
+  HOTSET_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace hotset::kernels::cuda
