@@ -15,6 +15,7 @@
 #include "core/check.h"
 #include "core/kv_geometry.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/order_key.cuh"
 #include "kernels/cuda/selection/top_k.h"
 
@@ -313,29 +314,13 @@ __global__ void __launch_bounds__(kThreads, 1) top_k_kernel(const TopKDevicePara
   team.sync();  // no block leaves while another reads its shared memory
 }
 
-struct DeviceLimits {
-  bool clusters = false;
-  int shared_bytes = 0;
-};
-
-const DeviceLimits& device_limits() {
-  static const DeviceLimits limits = [] {
-    DeviceLimits found;
-    int device = 0;
-    int major = 0;
-    HOTSET_CUDA_CHECK(cudaGetDevice(&device));
-    HOTSET_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    HOTSET_CUDA_CHECK(cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    found.clusters = major == 9;  // the sm_80 code, which later devices don't run, knows none
-    for (const auto kernel : {top_k_kernel<true>, top_k_kernel<false>}) {
-      HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, found.shared_bytes));
-      if (found.clusters) {
-        HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-      }
-    }
-    return found;
-  }();
-  return limits;
+// Both kernels may take all shared memory and clusters of 16.
+void allow_large_launches(const LaunchLimits& limits) {
+  for (const auto kernel : {top_k_kernel<true>, top_k_kernel<false>}) {
+    HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared_bytes));
+    if (!limits.hopper) continue;
+    HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
 }
 
 // Steps of 32 groups that a warp takes of a row. Three scores more than there are may lie in the groups.
@@ -348,7 +333,9 @@ std::int64_t steps_of(std::int64_t max_length, int blocks) {
 void launch_top_k(const TopKDeviceParams& params, Stream stream) {
   if (params.rows <= 0) return;
   HS_CHECK(params.max_length >= 0 && params.max_length <= std::int64_t{1} << 30, "a row is too long");
-  const DeviceLimits& limits = device_limits();
+  const LaunchLimits& limits = launch_limits();
+  static const bool allowed = (allow_large_launches(limits), true);
+  static_cast<void>(allowed);
   const std::int64_t most_steps = (limits.shared_bytes - static_cast<std::int64_t>(sizeof(Shared))) / kStepBytes;
   int blocks = params.blocks_per_row;
   if (blocks == 0) {
@@ -360,7 +347,7 @@ void launch_top_k(const TopKDeviceParams& params, Stream stream) {
     }
     while (blocks > 1 && steps_of(params.max_length, blocks / 2) <= 1) blocks /= 2;
   }
-  if (!limits.clusters) blocks = 1;
+  if (!limits.hopper) blocks = 1;
   HS_CHECK(blocks == 1 || blocks == 2 || blocks == 4 || blocks == 8 || blocks == 16, "no such number of blocks");
   const std::int64_t steps = steps_of(params.max_length, blocks);
   const bool kept = steps <= most_steps;
@@ -374,7 +361,7 @@ void launch_top_k(const TopKDeviceParams& params, Stream stream) {
   config.dynamicSmemBytes = sizeof(Shared) + (kept ? static_cast<std::size_t>(steps * kStepBytes) : 0);
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = limits.clusters ? 1 : 0;
+  config.numAttrs = limits.hopper ? 1 : 0;
   HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, kept ? top_k_kernel<true> : top_k_kernel<false>, params));
 }
 
