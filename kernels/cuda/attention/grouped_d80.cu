@@ -1,0 +1,7 @@
+#include "kernels/cuda/attention/grouped.cuh"
+
+namespace hotset::kernels::cuda {
+
+void launch_grouped_attention_80(const AttentionArgs& args, Stream stream) { launch_grouped_width<80>(args, stream); }
+
+}  // namespace hotset::kernels::cuda
