@@ -36,16 +36,18 @@ HOTSET_SIMD void widen_plain(const std::byte* from, std::int64_t count_all, floa
             [&](std::int64_t at, int count) { store_lanes(out + at, load_kv<kBf16>(from, at, count), count); });
 }
 
-// A vector never lies in two scale groups.
+// FP8: `count` channels from `at` on, a multiple of kLanes. A vector never lies in two scale groups.
 static_assert(kScaleChannels % kLanes == 0);
+HOTSET_SIMD Simd::Vec load_fp8(const std::byte* codes, const std::byte* scales, std::int64_t at, int count) {
+  const auto* from = reinterpret_cast<const std::uint8_t*>(codes) + at;
+  float scale;
+  __builtin_memcpy(&scale, scales + 4 * (at / kScaleChannels), sizeof scale);
+  const Simd::Vec value = count == kLanes ? Simd::load_e4m3(from) : Simd::load_e4m3_partial(from, count);
+  return Simd::mul(value, Simd::set1(scale));
+}
 HOTSET_SIMD void widen_fp8(const std::byte* codes, const std::byte* scales, std::int64_t count_all, float* out) {
-  for_lanes(count_all, [&](std::int64_t at, int count) {
-    const auto* from = reinterpret_cast<const std::uint8_t*>(codes) + at;
-    float scale;
-    __builtin_memcpy(&scale, scales + 4 * (at / kScaleChannels), sizeof scale);
-    const Simd::Vec value = count == kLanes ? Simd::load_e4m3(from) : Simd::load_e4m3_partial(from, count);
-    store_lanes(out + at, Simd::mul(value, Simd::set1(scale)), count);
-  });
+  for_lanes(count_all,
+            [&](std::int64_t at, int count) { store_lanes(out + at, load_fp8(codes, scales, at, count), count); });
 }
 
 void load_key(const KvHeadView& kv, const std::byte* row, float* out) {

@@ -18,15 +18,6 @@ constexpr std::int64_t kTasksPerThread = 4;
 // Query heads of one row and KV head that make a task of their own: fewer would decode and read the rows too often.
 constexpr std::int32_t kHeadsPerRun = 32;
 
-RowFormat row_format(KvDType dtype) {
-  switch (dtype) {
-    case KvDType::kF32: return RowFormat::kF32;
-    case KvDType::kBF16: return RowFormat::kBF16;
-    case KvDType::kFp8: return RowFormat::kFp8;
-  }
-  HS_CHECK(false, "unknown type of rows");
-}
-
 std::int32_t group_size(const KvGeometry& geometry, std::int32_t heads) {
   HS_CHECK(geometry.kv_heads > 0 && heads > 0 && heads % geometry.kv_heads == 0,
            "query heads do not divide into KV heads");
@@ -47,6 +38,15 @@ std::int64_t tiles_of(const SlotAttentionParams& params, std::int64_t row) {
 }
 
 }  // namespace
+
+RowFormat row_format(KvDType dtype) {
+  switch (dtype) {
+    case KvDType::kF32: return RowFormat::kF32;
+    case KvDType::kBF16: return RowFormat::kBF16;
+    case KvDType::kFp8: return RowFormat::kFp8;
+  }
+  HS_CHECK(false, "unknown type of rows");
+}
 
 KvHeadView kv_head_view(const KvGeometry& geometry, std::int64_t kv_head) {
   const bool latent = geometry.layout == KvGeometry::Layout::kLatent;

@@ -12,6 +12,7 @@
 
 namespace hotset::kernels {
 
+RowFormat row_format(KvDType dtype);
 // Checks that the geometry makes sense. kv_head < geometry.kv_heads.
 KvHeadView kv_head_view(const KvGeometry& geometry, std::int64_t kv_head);
 

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/kv_metadata_format.h"
+#include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/top_k.h"
 
 namespace hotset::kernels {
@@ -21,12 +22,6 @@ std::int32_t group_size(const MetadataGeometry& geometry, std::int32_t heads) {
   HS_CHECK(geometry.kv_heads > 0 && geometry.dim > 0 && heads > 0 && heads % geometry.kv_heads == 0,
            "query heads do not divide into KV heads");
   return heads / geometry.kv_heads;
-}
-
-IndexKeyType index_key_type(KvDType dtype) {
-  return dtype == KvDType::kF32    ? IndexKeyType::kF32
-         : dtype == KvDType::kBF16 ? IndexKeyType::kBF16
-                                   : IndexKeyType::kFp8;
 }
 
 // Tokens of a page that a row of this length sees.
@@ -90,7 +85,7 @@ void CpuSelection::index_scores(const IndexScoresParams& params) {
   group_by_pages(rows, 0, rows.rows, kIndexRowsPerGroup);
   for_tiles([&](const Group& group, std::int64_t page, int worker) {
     float* const keys = scratch(worker);
-    kernels_.selection.load_index_keys({page_of(rows, group.row_begin, page), index_key_type(rows.geometry.dtype), dim,
+    kernels_.selection.load_index_keys({page_of(rows, group.row_begin, page), row_format(rows.geometry.dtype), dim,
                                         visible_tokens(longest(rows, group.row_begin, group.row_end), page), keys});
     for (std::int64_t row = group.row_begin; row < group.row_end; ++row) {
       const int count = visible_tokens(rows.lengths[row], page);

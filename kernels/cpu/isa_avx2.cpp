@@ -1,6 +1,5 @@
 #include <immintrin.h>
 
-#include "core/fp8.h"
 #include "core/half.h"
 #include "kernels/cpu/isa_kernels.h"
 

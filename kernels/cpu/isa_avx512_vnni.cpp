@@ -2,7 +2,6 @@
 
 #include <immintrin.h>
 
-#include "core/fp8.h"
 #include "core/half.h"
 #include "kernels/cpu/isa_kernels.h"
 

@@ -49,9 +49,6 @@ struct MatmulTask {
   bool accumulate;
 };
 
-// How numbers lie in a row: core/kv_format.h.
-enum class RowFormat { kF32, kBF16, kFp8 };
-
 // K and V of one KV head inside a row; offsets in bytes.
 struct KvHeadView {
   RowFormat format;

@@ -10,11 +10,12 @@ namespace hotset::kernels {
 
 inline constexpr int kSelectionTile = 64;
 
-enum class IndexKeyType { kF32, kBF16, kFp8 };
+// How numbers lie in rows and index keys: core/kv_format.h.
+enum class RowFormat { kF32, kBF16, kFp8 };
 
 struct IndexKeysTile {
   const std::byte* page;
-  IndexKeyType type;
+  RowFormat type;
   std::int32_t dim;
   int count;    // tokens of the page that are there; the others become zeros
   float* keys;  // out [dim][64]

@@ -4,29 +4,15 @@
 static_assert(kSelectionTile == kTileRows);
 constexpr float kLargest = 3.402823466e+38F;
 
-// All 256 values of e4m3.
-struct E4m3Table {
-  float value[256];
-  constexpr E4m3Table() : value() {
-    for (int code = 0; code < 256; ++code) value[code] = e4m3_to_f32(static_cast<std::uint8_t>(code));
-  }
-};
-constexpr E4m3Table kE4m3;
-
 // 16 channels of a key from `channel` on, `count` of them wanted.
 HOTSET_SIMD Simd::Vec index_key_lanes(const IndexKeysTile& tile, std::int64_t token, std::int64_t channel, int count) {
   const auto* page = reinterpret_cast<const std::uint8_t*>(tile.page);
   const std::int64_t at = token * tile.dim + channel;
-  if (tile.type == IndexKeyType::kF32) return load_lanes(reinterpret_cast<const float*>(tile.page) + at, count);
-  if (tile.type == IndexKeyType::kBF16) return Simd::load_bf16_partial(page + 2 * at, count);
-  constexpr std::int64_t kScaleChannels = 128;
+  if (tile.type == RowFormat::kF32) return load_lanes(reinterpret_cast<const float*>(tile.page) + at, count);
+  if (tile.type == RowFormat::kBF16) return Simd::load_bf16_partial(page + 2 * at, count);
+  const std::byte* const scales = tile.page + std::int64_t{kTileRows} * tile.dim;
   const std::int64_t groups = (tile.dim + kScaleChannels - 1) / kScaleChannels;
-  float scale;
-  __builtin_memcpy(&scale, page + std::int64_t{kTileRows} * tile.dim + 4 * (token * groups + channel / kScaleChannels),
-                   sizeof scale);
-  float lanes[kLanes] = {};
-  for (int i = 0; i < count; ++i) lanes[i] = kE4m3.value[page[at + i]];
-  return Simd::mul(Simd::load(lanes), Simd::set1(scale));
+  return load_fp8(tile.page + token * tile.dim, scales + 4 * token * groups, channel, count);
 }
 
 void load_index_keys(const IndexKeysTile& tile) {
