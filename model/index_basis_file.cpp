@@ -166,6 +166,11 @@ Result<sparse::IndexBasis> read_index_basis(const fs::path& path, const KvGeomet
 }
 
 Result<void> write_index_basis(const fs::path& path, const sparse::IndexBasis& basis) {
+  // The rename would put a file in the place of a device, a pipe or a link.
+  struct stat there{};
+  if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return Error{ErrorCode::kUnavailable, concat("can't write ", path.string(), ": it is not a regular file"), {}};
+  }
   // In the same folder, so that the rename stays inside one file system.
   std::string temporary = path.string() + ".XXXXXX";
   const int descriptor = ::mkostemp(temporary.data(), O_CLOEXEC);

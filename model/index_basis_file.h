@@ -15,8 +15,9 @@ namespace hotset::model {
 // are not finite, not of length 1 or not orthogonal. Each names the file and, where it is about one, the tensor.
 Result<sparse::IndexBasis> read_index_basis(const std::filesystem::path& path, const KvGeometry& geometry);
 
-// Whole or not at all: writes a file beside `path`, syncs it and renames it. The folder must exist. kUnavailable,
-// naming the path and the system's reason, when it can't be written.
+// Whole or not at all: writes a file beside `path`, syncs it and renames it. The folder must exist, and what is at
+// `path` already must be a regular file, no link: it is replaced. kUnavailable, naming the path and the reason, when it
+// can't be written.
 Result<void> write_index_basis(const std::filesystem::path& path, const sparse::IndexBasis& basis);
 
 }  // namespace hotset::model

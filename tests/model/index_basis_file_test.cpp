@@ -1,6 +1,7 @@
 #include "model/index_basis_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstring>
@@ -173,6 +174,24 @@ TEST_F(IndexBasisFile, WhatCantBeWrittenIsNamed) {
   EXPECT_EQ(written.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(written.error().message.find(path.string()), std::string::npos);
   EXPECT_NE(written.error().message.find("No such file or directory"), std::string::npos);
+}
+
+TEST_F(IndexBasisFile, OnlyRegularFilesAreReplaced) {
+  const auto basis = sample_basis(1, 1, 8, 4);
+  const auto target = folder_.path() / "target";
+  ASSERT_TRUE(write_index_basis(target, basis).ok());
+  ASSERT_TRUE(write_index_basis(target, basis).ok());
+  const auto link = folder_.path() / "link", pipe = folder_.path() / "pipe", folder = folder_.path() / "folder";
+  fs::create_symlink(target, link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_TRUE(fs::create_directory(folder));
+  for (const auto& path : {link, pipe, folder}) {
+    const auto kind = fs::symlink_status(path).type();
+    const auto written = write_index_basis(path, basis);
+    ASSERT_FALSE(written.ok()) << path;
+    EXPECT_NE(written.error().message.find("not a regular file"), std::string::npos) << written.error().message;
+    EXPECT_EQ(fs::symlink_status(path).type(), kind);
+  }
 }
 
 }  // namespace
