@@ -19,6 +19,8 @@
 #include "model/step_runner.h"
 #include "model/transformer.h"
 #include "sparse/selection.h"
+#include "tests/engine/next_rows.h"
+#include "tests/engine/require.h"
 
 namespace hotset::testing {
 
@@ -50,13 +52,11 @@ struct DriverAnswer {
 
 class EngineDriver {
  public:
-  explicit EngineDriver(const DriverOptions& options) : options_(options) {
-    auto opened = model::open_checkpoint(options.checkpoint);
-    HS_CHECK(opened.ok(), opened.ok() ? "" : opened.error().message.c_str());
+  explicit EngineDriver(const DriverOptions& options)
+      : EngineDriver(options, require(model::open_checkpoint(options.checkpoint))) {}
+  EngineDriver(const DriverOptions& options, std::unique_ptr<model::Checkpoint> checkpoint) : options_(options) {
     auto backend = kernels::make_cpu_backend(options.threads);
-    auto loaded = model::load_weights(*opened.value(), *backend);
-    HS_CHECK(loaded.ok(), loaded.ok() ? "" : loaded.error().message.c_str());
-    auto weights = std::move(loaded).value();
+    auto weights = require(model::load_weights(*checkpoint, *backend));
     const auto& algorithm = options.policy.algorithm;
     const KvLayout layout =
         model::kv_layout_of(weights->config, options.dtype, algorithm ? algorithm->metadata() : MetadataGeometry{});
@@ -72,17 +72,14 @@ class EngineDriver {
     demand_.sparse = algorithm != nullptr;
     if (demand_.sparse) {
       const std::int64_t blocks = options.hot_blocks > 0 ? options.hot_blocks : options.policy.budget_blocks();
-      auto shape = sparse::make_hot_buffer_shape(blocks, algorithm->block_tokens(), options.hot_ring);
-      HS_CHECK(shape.ok(), shape.ok() ? "" : shape.error().message.c_str());
-      demand_.hot_shape = shape.value();
+      demand_.hot_shape = require(sparse::make_hot_buffer_shape(blocks, algorithm->block_tokens(), options.hot_ring));
     }
     planner_ = std::make_unique<actors::KvCachePlanner>(config);
-    auto device = storage::DevicePool::create(layout, {.rows = config.device_pages, .metadata = config.metadata_pages});
-    auto host = storage::HostPool::create(layout, config.host_pages);
-    HS_CHECK(device.ok() && host.ok(), "the pools fit the memory");
+    auto device =
+        require(storage::DevicePool::create(layout, {.rows = config.device_pages, .metadata = config.metadata_pages}));
+    auto host = require(storage::HostPool::create(layout, config.host_pages));
     runner_ = std::make_unique<model::StepRunner>(
-        std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(),
-        keeps ? algorithm : nullptr,
+        std::move(weights), std::move(backend), std::move(device), std::move(host), keeps ? algorithm : nullptr,
         model::StepRunnerLimits{.max_batch = 32, .prefill_chunk = options.prefill_chunk * 32});
   }
 
@@ -137,9 +134,7 @@ class EngineDriver {
         demand.prompt_tokens = static_cast<std::int64_t>(one.request->prompt.size());
         demand.max_new_tokens = one.request->new_tokens;
         demand.resume = parked;
-        const auto admission = planner_->acquire(demand);
-        HS_CHECK(admission.ok(), admission.ok() ? "" : admission.error().message.c_str());
-        if (admission.value() != actors::Admission::kGranted) continue;
+        if (require(planner_->acquire(demand)) != actors::Admission::kGranted) continue;
         if (parked) ++one.turn;
         one.granted = true;
         one.parked = false;
@@ -185,22 +180,9 @@ class EngineDriver {
 
   // The next rows, without operations.
   model::SequenceStep draft(const Active& one) const {
-    const auto& prompt = one.request->prompt;
-    const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
-    model::SequenceStep step{.state = one.state, .first_position = one.position};
-    step.prefill = one.position < prompt_tokens;
-    if (step.prefill) {
-      const std::int64_t end =
-          std::min((one.position / options_.prefill_chunk + 1) * options_.prefill_chunk, prompt_tokens);
-      step.rows = static_cast<std::int32_t>(end - one.position);
-      step.tokens.assign(prompt.begin() + one.position, prompt.begin() + end);
-      step.sample = end == prompt_tokens && one.request->new_tokens > 0;
-      step.prompt_logprobs = one.request->prompt_logprobs;
-      step.next_token = end < prompt_tokens ? prompt[static_cast<std::size_t>(end)] : -1;
-    } else {
-      step.rows = 1;
-      step.sample = true;
-    }
+    model::SequenceStep step = next_rows(one.state, one.request->prompt, one.position, options_.prefill_chunk);
+    step.sample = step.sample && one.request->new_tokens > 0;
+    step.prompt_logprobs = step.prefill ? one.request->prompt_logprobs : -1;
     const bool may_select = !step.prefill || (options_.policy.algorithm && options_.policy.algorithm->selects_prompt());
     if (may_select && options_.policy.sparse_at(one.position + step.rows)) {
       step.selection = options_.policy.algorithm;

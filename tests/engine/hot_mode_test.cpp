@@ -133,5 +133,33 @@ TEST(HotMode, AutoIsResidentWithRoomAndHotWithout) {
   EXPECT_EQ(compare(large, requests)->counters().entered_hot, 0);
 }
 
+// A host pool for three of eight long requests and a device pool for hardly one of them: all end with the answers of
+// an idle engine, set aside and resumed on the way.
+TEST(HotMode, EightRequestsWhereTheHostHoldsThree) {
+  std::mt19937 random(13);
+  constexpr std::int64_t kPages = 6;  // of 150 + 200 tokens and the row behind them
+  std::vector<DriverRequest> requests;
+  for (int i = 0; i < 8; ++i) requests.push_back({.prompt = random_prompt(random, 150), .new_tokens = 200});
+  for (const bool dense : {true, false}) {
+    SCOPED_TRACE(dense ? "dense" : "streaming");
+    DriverOptions options{.checkpoint = fixture("tiny-llama")};
+    if (!dense) options.policy = {.algorithm = require(sparse::make_streaming(16, 48)), .threshold = 200};
+    options.hot_ring = 48;
+    EngineDriver idle(options);
+    std::vector<DriverAnswer> wanted;
+    for (const DriverRequest& request : requests) wanted.push_back(idle.run({request}, wanted.size() + 1).front());
+    EXPECT_EQ(idle.counters().entered_parked + idle.counters().entered_hot, 0);
+    options.host_tokens = 3 * kPages * kPageTokens;
+    options.device_tokens = (kPages + 1) * kPageTokens;
+    EngineDriver full(options);
+    expect_same(full.run(requests), wanted);
+    EXPECT_GT(full.counters().entered_parked, 0);
+    EXPECT_EQ(full.counters().resumed, full.counters().entered_parked);
+    EXPECT_EQ(full.counters().entered_hot > 0, !dense);
+    EXPECT_EQ(full.counters().device_pages_free, full.counters().device_pages_total);
+    EXPECT_EQ(full.counters().host_pages_free, full.counters().host_pages_total);
+  }
+}
+
 }  // namespace
 }  // namespace hotset::testing

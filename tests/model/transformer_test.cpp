@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/model/forward_driver.h"
+#include "tests/engine/engine_driver.h"
 #include "tests/model/slow_decoder.h"
 
 namespace hotset::model {
@@ -42,17 +42,20 @@ std::vector<std::int32_t> random_prompt(std::int64_t tokens, std::int64_t vocabu
 void expect_formulas(const ModelConfig& config) {
   ASSERT_TRUE(check_model_config(config).ok());
   const Tensors tensors = random_tensors(config, 11);
-  ForwardDriver driver({.prefill_chunk = 50}, checkpoint_of(config, tensors));
-  const ForwardRequest request{.prompt = random_prompt(70, config.vocabulary), .new_tokens = 8};
-  const ForwardAnswer answer = driver.run({request}).front();
+  testing::EngineDriver driver({.prefill_chunk = 50}, checkpoint_of(config, tensors));
+  const testing::DriverRequest request{
+      .prompt = random_prompt(70, config.vocabulary), .new_tokens = 8, .prompt_logprobs = 0};
+  const testing::DriverAnswer answer = driver.run({request}).front();
   std::vector<std::int32_t> tokens = request.prompt;
-  tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
-  std::vector<float> got = answer.prompt_logprobs;
-  got.insert(got.end(), answer.logprobs.begin(), answer.logprobs.end());
+  std::vector<SampledToken> got = answer.prompt_logprobs;
+  for (const SampledToken& sampled : answer.tokens) {
+    tokens.push_back(sampled.token);
+    got.push_back(sampled);
+  }
   const auto expected = SlowDecoder(config, tensors).logprobs(tokens);
   ASSERT_EQ(got.size() + 1, tokens.size());
   for (std::size_t t = 1; t < tokens.size(); ++t) {
-    EXPECT_NEAR(got[t - 1], expected[t - 1][static_cast<std::size_t>(tokens[t])], 1e-4) << "token " << t;
+    EXPECT_NEAR(got[t - 1].logprob, expected[t - 1][static_cast<std::size_t>(tokens[t])], 1e-4) << "token " << t;
   }
 }
 
