@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/concat.h"
+#include "core/splitmix.h"
 
 namespace hotset::actors {
 namespace {
@@ -29,11 +30,7 @@ GatewayMetrics::GatewayMetrics(MetricsRegistry& registry)
 
 std::uint64_t sample_seed(std::uint64_t seed, std::int32_t sample) {
   if (sample == 0) return seed;
-  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-  std::uint64_t z = seed + static_cast<std::uint64_t>(sample) * 0x9E3779B97F4A7C15ULL;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
+  return splitmix64(seed + static_cast<std::uint64_t>(sample - 1) * kSplitmixStep);
 }
 
 GatewayCore::GatewayCore(const GatewayConfig& config, std::shared_ptr<const model::Tokenizer> tokenizer,

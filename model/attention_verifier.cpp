@@ -6,19 +6,9 @@
 #include <utility>
 
 #include "core/concat.h"
+#include "core/splitmix.h"
 
 namespace hotset::model {
-namespace {
-
-// splitmix64
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 std::string describe(const VerifyFailure& failure) {
   return concat("sequence ", failure.sequence.value(), ", layer ", failure.layer.value(), ", block ", failure.block,
@@ -33,7 +23,7 @@ AttentionVerifier::AttentionVerifier(double rate, std::int32_t heads, float scal
 bool AttentionVerifier::due(std::uint64_t step, LayerId layer) const {
   if (rate_ <= 0) return false;
   constexpr double kRange = 18446744073709551616.0;  // 2^64
-  return static_cast<double>(mix(mix(step) + static_cast<std::uint64_t>(layer.value()))) < rate_ * kRange;
+  return static_cast<double>(splitmix64(splitmix64(step) + static_cast<std::uint64_t>(layer.value()))) < rate_ * kRange;
 }
 
 void AttentionVerifier::check(LayerId layer, const AttendedRow& row) {

@@ -5,17 +5,17 @@
 #include <limits>
 #include <numeric>
 
+#include "core/splitmix.h"
+
 namespace hotset::model {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9e3779b97f4a7c15ULL);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
+  const std::uint64_t number = splitmix64(state);
+  state += kSplitmixStep;
+  return number;
 }
 
 double next_unit(std::uint64_t& state) { return static_cast<double>(next_random(state) >> 11) * 0x1.0p-53; }

@@ -7,6 +7,16 @@
 #include "core/check.h"
 
 namespace hotset::model {
+namespace {
+
+// What a sequence moved joins its own total and the step's.
+void collect(SequenceState& state, sparse::TierTraffic& step) {
+  state.traffic += state.step_traffic;
+  step += state.step_traffic;
+  state.step_traffic = {};
+}
+
+}  // namespace
 
 StepRunner::StepRunner(std::unique_ptr<ModelWeights> weights, std::unique_ptr<kernels::Backend> backend,
                        storage::DevicePool device, storage::HostPool host,
@@ -19,17 +29,6 @@ StepRunner::StepRunner(std::unique_ptr<ModelWeights> weights, std::unique_ptr<ke
       kv_(device_, host_, *backend_),
       transformer_(*weights_, *backend_, kv_, keeper_.get(), limits.max_batch + limits.prefill_chunk,
                    limits.prefill_chunk) {}
-
-namespace {
-
-// What a sequence moved joins its own total and the step's.
-void collect(SequenceState& state, sparse::TierTraffic& step) {
-  state.traffic += state.step_traffic;
-  step += state.step_traffic;
-  state.step_traffic = {};
-}
-
-}  // namespace
 
 StepResult StepRunner::run(const StepPlan& plan) {
   const auto start = std::chrono::steady_clock::now();

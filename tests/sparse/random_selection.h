@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/kv_geometry.h"
+#include "core/splitmix.h"
 #include "sparse/selection.h"
 
 namespace hotset::sparse {
@@ -47,10 +48,10 @@ class RandomSelection final : public SelectionAlgorithm {
     std::uint64_t state = seed_;
     for (const std::uint64_t part :
          {sequence.value(), static_cast<std::uint64_t>(layer.value()), static_cast<std::uint64_t>(length)})
-      state = mix(state ^ part);
+      state = splitmix64(state ^ part);
     // Floyd's sampling: `others` distinct numbers below `last`.
     for (std::int64_t end = last - others; end < last; ++end) {
-      state = mix(state);
+      state = splitmix64(state);
       const auto pick = static_cast<std::int32_t>(state % static_cast<std::uint64_t>(end + 1));
       const bool known = std::find(blocks.begin(), blocks.end(), pick) != blocks.end();
       blocks.push_back(known ? static_cast<std::int32_t>(end) : pick);
@@ -58,14 +59,6 @@ class RandomSelection final : public SelectionAlgorithm {
     blocks.push_back(static_cast<std::int32_t>(last));
     std::sort(blocks.begin(), blocks.end());
     return blocks;
-  }
-
-  // splitmix64
-  [[nodiscard]] static std::uint64_t mix(std::uint64_t x) {
-    x += 0x9E3779B97F4A7C15;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    return x ^ (x >> 31);
   }
 
   std::uint64_t seed_;
