@@ -44,15 +44,14 @@ struct GroupedKernel {
   static constexpr int kWideBytes = kFp8 ? 16 * kPitch : 0;
   static constexpr int kResultPitch = kDim + 4;  // floats
   static constexpr int kResultBytes = kHeads * kResultPitch * 4;
-  static constexpr int kWarpBytes =
-      std::max(kRing * kItemBytes + kWideBytes, kResultBytes) / 16 * 16 + (kResultBytes % 16 == 0 ? 0 : 16);
+  static constexpr int kWarpBytes = std::max(kRing * kItemBytes + kWideBytes, kResultBytes);
   static constexpr int kSharedBytes = kWarps * kWarpBytes;
   static constexpr int kParts = kPrecise ? 2 : 1;
   static_assert(kDim % 16 == 0 && kTile * kWarps == kGroupedRun);
 
   // What a lane knows of two entries of its warp's tile: ranks lane and lane + 32.
   struct Entries {
-    std::int64_t offset[2];  // of the row, -1: a hole
+    std::int32_t slot[2];  // -1: a hole. 2^31 rows are more than a device's memory
     float key_scale[2], value_scale[2];
     std::uint32_t present[2];  // a bit for each lane
   };
@@ -68,7 +67,7 @@ struct GroupedKernel {
     for (int i = 0; i < 2; ++i) {
       const std::int64_t rank = first + 32 * i + lane;
       const std::int64_t slot = rank < place.count ? list_slot(args, place.row, rank) : -1;
-      entries.offset[i] = slot < 0 ? -1 : slot * args.view.row_bytes;
+      entries.slot[i] = static_cast<std::int32_t>(slot);
       entries.present[i] = __ballot_sync(0xffffffffU, slot >= 0);
       entries.key_scale[i] = 1.0F;
       entries.value_scale[i] = 1.0F;
@@ -80,8 +79,9 @@ struct GroupedKernel {
   __device__ static void load_scales(const AttentionArgs& args, const Place& place, Entries& entries) {
     if constexpr (kFp8) {
       for (int i = 0; i < 2; ++i) {
-        if (entries.offset[i] < 0) continue;
-        const std::byte* const row = args.pool + entries.offset[i] + 4 * place.kv_head;  // one scale a head
+        if (entries.slot[i] < 0) continue;
+        const std::byte* const row =
+            args.pool + entries.slot[i] * args.view.row_bytes + 4 * place.kv_head;  // one scale a head
         entries.key_scale[i] = *reinterpret_cast<const float*>(row + args.view.key_scales_offset);
         entries.value_scale[i] = *reinterpret_cast<const float*>(row + args.view.value_scales_offset);
       }
@@ -96,16 +96,16 @@ struct GroupedKernel {
       constexpr int kStep = kItem % kSteps;
       constexpr int kUnits = 16 * kRawUnits;
       const std::uint32_t to = ring + (kItem % kRing) * kItemBytes;
-      const std::int64_t column =
-          (kValue ? args.view.value_offset : 0) + std::int64_t{place.kv_head} * (kRawUnits * 16);
+      const std::byte* const column =
+          args.pool + (kValue ? args.view.value_offset : 0) + place.kv_head * (kRawUnits * 16);
 #pragma unroll
       for (int at = 0; at < kUnits; at += 32) {
         const int unit = at + lane;
         const int row = unit / kRawUnits % 16;
         const int part = unit % kRawUnits;
-        const std::int64_t offset = __shfl_sync(0xffffffffU, entries.offset[kStep / 2], kStep % 2 * 16 + row);
-        const std::byte* const from = args.pool + (offset < 0 ? 0 : offset + column + part * 16);
-        if (kUnits % 32 == 0 || unit < kUnits) copy_16_async(to + row * kRawPitch + part * 16, from, offset >= 0);
+        const std::int32_t slot = __shfl_sync(0xffffffffU, entries.slot[kStep / 2], kStep % 2 * 16 + row);
+        const std::byte* const from = column + part * 16 + (slot < 0 ? 0 : slot) * args.view.row_bytes;
+        if (kUnits % 32 == 0 || unit < kUnits) copy_16_async(to + row * kRawPitch + part * 16, from, slot >= 0);
       }
     }
     commit_copies();  // also without an item: the count of groups stays the same
@@ -354,6 +354,7 @@ struct GroupedKernel {
   // Joins the tiles of a run. The only run's result is written out, others go to the workspace.
   __device__ static void join_tiles(const AttentionArgs& args, const Place& place, std::int64_t run, int tiles,
                                     bool only, const std::byte* memory, const float* maxima, const float* sums) {
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < place.heads * kDim; i += kThreads) {
       const int head = i / kDim;
       const int channel = i % kDim;
@@ -380,6 +381,7 @@ struct GroupedKernel {
 
   // By the block that finished last: all other blocks' partials are there.
   __device__ static void join_runs(const AttentionArgs& args, const Place& place, std::int64_t runs) {
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < place.heads * kDim; i += kThreads) {
       const int head = i / kDim;
       const int channel = i % kDim;

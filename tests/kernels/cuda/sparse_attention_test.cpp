@@ -1,0 +1,300 @@
+#include "kernels/cuda/sparse_attention.h"
+
+#include "tests/kernels/cuda/gpu_test.h"
+#include "tests/kernels/cuda/sparse_attention_bed.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+class SparseAttention : public GpuTest {
+ protected:
+  Random random_;
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(8);
+
+  // Of every (row, head): |out - reference| <= tolerance |reference|.
+  void expect_close(const AttentionCase& given, double tolerance, const CallOptions& options = {}) {
+    const std::vector<float> reference = run_cpu(*cpu_, given);
+    const std::vector<float> out = run_gpu(given, options);
+    const std::int64_t dim = given.geometry.value_dim;
+    double worst = 0.0;
+    for (std::int64_t i = 0; i < given.rows() * given.heads; ++i) {
+      double error = 0.0;
+      double norm = 0.0;
+      std::int64_t first_bad = -1;
+      for (std::int64_t c = 0; c < dim; ++c) {
+        const double expected = reference[static_cast<std::size_t>(i * dim + c)];
+        const double got = out[static_cast<std::size_t>(i * dim + c)];
+        error += (got - expected) * (got - expected);
+        norm += expected * expected;
+        const bool far = !(std::abs(got - expected) <= 0.1 * std::abs(expected) + 0.01);
+        if (far && first_bad < 0) first_bad = c;
+      }
+      const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+      worst = std::max(worst, relative);
+      if (relative <= tolerance) continue;
+      const std::int64_t row = i / given.heads;
+      const std::int64_t shown = std::max<std::int64_t>(first_bad, 0);
+      ADD_FAILURE() << given.name() << ": row " << row << " (" << given.lists[static_cast<std::size_t>(row)].size()
+                    << " entries), head " << i % given.heads << ": relative error " << relative << " > " << tolerance
+                    << "; channel " << shown << " is " << out[static_cast<std::size_t>(i * dim + shown)]
+                    << ", expected " << reference[static_cast<std::size_t>(i * dim + shown)];
+      return;
+    }
+    worst_ = std::max(worst_, worst);
+  }
+
+  void TearDown() override {
+    if (worst_ > 0.0) std::cout << "largest relative error " << worst_ << '\n';
+  }
+
+  double worst_ = 0.0;
+};
+
+const std::vector<std::int64_t> kEdgeCounts = {0, 1, 15, 63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 513, 2048};
+
+// What each form promises (kernels/cuda/sparse_attention.h): f32 arithmetic; two bf16 halves of q and weights; bf16.
+constexpr double kPlainTolerance = 1e-5;
+constexpr double kHalvesTolerance = 1e-4;
+constexpr double kBf16Tolerance = 4e-3;
+
+double tolerance_of(ActivationType activation) {
+  return activation == ActivationType::kF32 ? kHalvesTolerance : kBf16Tolerance;
+}
+
+TEST_F(SparseAttention, GroupedWidths) {
+  for (const std::int32_t dim : {64, 80, 96, 128}) {
+    for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+      for (const ActivationType activation : {ActivationType::kF32, ActivationType::kBF16}) {
+        for (const std::int32_t group : {4, 12}) {
+          ASSERT_EQ(sparse_attention_form(grouped(dtype, 2, dim, dim), 2 * group, 9), AttentionForm::kGrouped);
+          expect_close(random_case(random_, grouped(dtype, 2, dim, dim), 2 * group, activation, kEdgeCounts),
+                       tolerance_of(activation));
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SparseAttention, GroupSizes) {
+  for (const std::int32_t group : {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 32}) {
+    for (const ActivationType activation : {ActivationType::kF32, ActivationType::kBF16}) {
+      expect_close(random_case(random_, grouped(KvDType::kBF16, 3, 128, 128), 3 * group, activation, {0, 70, 300, 600}),
+                   tolerance_of(activation));
+      expect_close(random_case(random_, grouped(KvDType::kFp8, 1, 64, 64), group, activation, {1, 70, 300, 600}),
+                   tolerance_of(activation));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(SparseAttention, PlainShapes) {
+  const std::vector<std::int64_t> counts = {0, 1, 63, 64, 65, 127, 300};
+  for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
+    for (const KvGeometry& geometry :
+         {grouped(dtype, 2, 16, 16), grouped(dtype, 3, 48, 32), grouped(dtype, 1, 256, 144), latent(dtype, 48, 32),
+          latent(dtype, 304, 272), latent(dtype, 576, 512)}) {
+      for (const std::int32_t group : {1, 3, 8}) {
+        AttentionCase given = random_case(random_, geometry, geometry.kv_heads * group, ActivationType::kF32, counts);
+        expect_close(given, kPlainTolerance, {.plain = true});
+        given = random_case(random_, geometry, geometry.kv_heads * group, ActivationType::kBF16, counts);
+        expect_close(given, kBf16Tolerance, {.plain = true});
+        if (HasFailure()) return;
+      }
+    }
+  }
+  for (const std::int32_t dim : {64, 128}) {
+    expect_close(random_case(random_, grouped(KvDType::kF32, 2, dim, dim), 8, ActivationType::kF32, kEdgeCounts),
+                 kPlainTolerance);
+  }
+}
+
+TEST_F(SparseAttention, LatentHeads) {
+  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+    for (const std::int32_t heads : {16, 24, 64, 80, 128}) {
+      for (const ActivationType activation : {ActivationType::kF32, ActivationType::kBF16}) {
+        const bool all = heads == 64;
+        expect_close(random_case(random_, latent(dtype, 576, 512), heads, activation,
+                                 all ? kEdgeCounts : std::vector<std::int64_t>{0, 1, 64, 130, 600, 1025}),
+                     kBf16Tolerance);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+struct BitsShape {
+  KvGeometry geometry;
+  std::int32_t heads;
+  ActivationType activation;
+  bool plain = false;
+};
+std::vector<BitsShape> bits_shapes() {
+  return {{grouped(KvDType::kBF16, 8, 128, 128), 32, ActivationType::kBF16},
+          {grouped(KvDType::kFp8, 2, 80, 80), 20, ActivationType::kF32},
+          {grouped(KvDType::kBF16, 2, 64, 64), 6, ActivationType::kF32, true},
+          {latent(KvDType::kFp8, 576, 512), 128, ActivationType::kBF16},
+          {latent(KvDType::kBF16, 576, 512), 16, ActivationType::kF32}};
+}
+
+TEST_F(SparseAttention, BitsDoNotDependOnTheCall) {
+  for (const BitsShape& shape : bits_shapes()) {
+    std::vector<std::int64_t> counts;
+    for (int i = 0; i < 130; ++i) counts.push_back(i % 17 == 3 ? 1500 + i : random_.integer(0, 700));
+    const AttentionCase given = random_case(random_, shape.geometry, shape.heads, shape.activation, counts);
+    const std::vector<float> whole = run_gpu(given, {.plain = shape.plain});
+    EXPECT_TRUE(same_bits(whole, run_gpu(given, {.plain = shape.plain}))) << given.name() << ": twice";
+    EXPECT_TRUE(same_bits(whole, run_gpu(given, {.slot_type = SlotType::kInt32, .plain = shape.plain})))
+        << given.name() << ": int32 slots";
+    EXPECT_TRUE(same_bits(whole, run_gpu(given, {.extra_max_count = 3000, .plain = shape.plain})))
+        << given.name() << ": another bound of the counts";
+    EXPECT_TRUE(same_bits(whole, run_gpu(given, {.plain = shape.plain, .pool_shift_rows = 77})))
+        << given.name() << ": other slots";
+    for (const auto& [first, count] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {3, 1}, {20, 9}, {1, 64}}) {
+      EXPECT_TRUE(same_bits(slice(whole, first * given.out_width(), count * given.out_width()),
+                            run_gpu(given.part(first, count), {.plain = shape.plain})))
+          << given.name() << ": rows " << first << " to " << first + count;
+    }
+  }
+}
+
+TEST_F(SparseAttention, PoisonStaysWithItsReader) {
+  for (const BitsShape& shape : bits_shapes()) {
+    AttentionCase given = random_case(random_, shape.geometry, shape.heads, shape.activation, {300, 5, 0, 64, 200});
+    const std::vector<float> clean = run_gpu(given, {.plain = shape.plain});
+    const std::int64_t slots = static_cast<std::int64_t>(given.pool.size()) / given.geometry.row_bytes();
+    std::vector<bool> read(static_cast<std::size_t>(slots));
+    for (const auto& list : given.lists) {
+      for (const std::int64_t slot : list) {
+        if (slot >= 0) read[static_cast<std::size_t>(slot)] = true;
+      }
+    }
+    for (std::int64_t slot = 0; slot < slots; ++slot) {
+      if (read[static_cast<std::size_t>(slot)]) continue;
+      std::memset(given.pool.data() + slot * given.geometry.row_bytes(), 0xff,
+                  static_cast<std::size_t>(given.geometry.row_bytes()));
+    }
+    EXPECT_TRUE(same_bits(clean, run_gpu(given, {.plain = shape.plain}))) << given.name() << ": dirty unselected rows";
+
+    // A row of its own, with NaN in every channel, for the second query.
+    const std::vector<float> bad(
+        static_cast<std::size_t>(std::max(given.geometry.key_elements(), given.geometry.value_elements())), kNan);
+    given.pool.resize(given.pool.size() + static_cast<std::size_t>(given.geometry.row_bytes()));
+    encode_row(given.geometry, bad.data(), bad.data(), given.pool.data() + slots * given.geometry.row_bytes());
+    given.lists[1][2] = slots;
+    const std::vector<float> poisoned = run_gpu(given, {.plain = shape.plain});
+    const std::int64_t width = given.out_width();
+    for (std::int64_t row = 0; row < given.rows(); ++row) {
+      const std::vector<float> got = slice(poisoned, row * width, width);
+      if (row == 1) {
+        EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](float x) { return std::isnan(x); })) << given.name();
+      } else {
+        EXPECT_TRUE(same_bits(slice(clean, row * width, width), got)) << given.name() << ": row " << row;
+      }
+    }
+  }
+}
+
+TEST_F(SparseAttention, ListsWithoutValidEntriesGiveZeros) {
+  for (const BitsShape& shape : bits_shapes()) {
+    AttentionCase given = random_case(random_, shape.geometry, shape.heads, shape.activation, {0, 1, 64, 300, 1100});
+    for (auto& list : given.lists) std::fill(list.begin(), list.end(), -1);
+    const std::vector<float> out = run_gpu(given, {.plain = shape.plain});
+    EXPECT_EQ(std::count(out.begin(), out.end(), 0.0F), static_cast<std::ptrdiff_t>(out.size())) << given.name();
+  }
+}
+
+TEST_F(SparseAttention, SlotsBeyondFourGigabytes) {
+  for (const BitsShape& shape : bits_shapes()) {
+    const AttentionCase given = random_case(random_, shape.geometry, shape.heads, shape.activation, {200, 64, 600});
+    const std::int64_t far = (std::int64_t{9} << 29) / shape.geometry.row_bytes();  // 4.5 GiB
+    EXPECT_TRUE(same_bits(run_gpu(given, {.plain = shape.plain}),
+                          run_gpu(given, {.plain = shape.plain, .pool_shift_rows = far})))
+        << given.name();
+  }
+}
+
+class StoreRows : public GpuTest {
+ protected:
+  Random random_;
+};
+
+// Numbers where rounding and scales have edges.
+void plant_edges(Random& random, std::vector<float>& x) {
+  const std::vector<float> edges = {0.0F,    -0.0F,     1e-40F,    -3e-39F, 0x1p-100F, 0x1.fp-101F, 1e30F,
+                                    -448.0F, 0x1.01p0F, 0x1.03p0F, 3.3e38F, kNan,      kInfinity,   -kInfinity};
+  for (int i = 0; i < 24; ++i) {
+    x[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(x.size()) - 1))] =
+        edges[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(edges.size()) - 1))];
+  }
+  const auto zeros = static_cast<std::ptrdiff_t>(std::min<std::size_t>(x.size(), 300));
+  std::fill(x.end() - zeros, x.end(), 0.0F);
+}
+
+TEST_F(StoreRows, BytesOfTheFormat) {
+  for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
+    for (const KvGeometry& geometry :
+         {grouped(dtype, 8, 128, 128), grouped(dtype, 3, 80, 80), grouped(dtype, 1, 16, 48),
+          grouped(dtype, 2, 272, 144), latent(dtype, 576, 512), latent(dtype, 48, 32), latent(dtype, 464, 272)}) {
+      for (const ActivationType activation : {ActivationType::kF32, ActivationType::kBF16}) {
+        constexpr std::int64_t kRows = 37;
+        const std::int64_t key_width = geometry.key_elements();
+        const std::int64_t value_width = geometry.value_elements();
+        std::vector<float> k = random_.normals(kRows * key_width);
+        std::vector<float> v = random_.normals(kRows * value_width);
+        plant_edges(random_, k);
+        plant_edges(random_, v);
+        if (activation == ActivationType::kBF16) {
+          for (float& x : k) x = bf16_to_f32(f32_to_bf16(x));
+          for (float& x : v) x = bf16_to_f32(f32_to_bf16(x));
+        }
+        const std::int64_t bytes = geometry.row_bytes();
+        std::vector<std::byte> expected(static_cast<std::size_t>(2 * kRows * bytes), std::byte{0xcd});
+        std::vector<std::int64_t> slots;
+        DeviceBuffer<std::byte> pool(expected.size());
+        std::vector<std::byte*> addresses;
+        for (std::int64_t row = 0; row < kRows; ++row) {
+          slots.push_back(row % 5 == 2 ? -1 : 2 * row + row % 2);
+          addresses.push_back(slots.back() < 0 ? nullptr : pool.data() + slots.back() * bytes);
+          if (slots.back() < 0) continue;
+          encode_row(geometry, k.data() + row * key_width, v.data() + row * value_width,
+                     expected.data() + slots.back() * bytes);
+        }
+        const auto device_k = on_device(activation_bytes(k, kRows, key_width, key_width + 3, activation));
+        const auto device_v = on_device(activation_bytes(v, kRows, value_width, value_width + 1, activation));
+        const auto device_slots = on_device(slots);
+        const auto device_addresses = on_device(addresses);
+        for (const bool by_slot : {true, false}) {
+          pool.fill_bytes(0xcd);
+          const OwnedStream stream;
+          HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+          launch_store_rows({.geometry = geometry,
+                             .activation = activation,
+                             .k = device_k.data(),
+                             .k_stride = key_width + 3,
+                             .v = device_v.data(),
+                             .v_stride = value_width + 1,
+                             .pool = by_slot ? pool.data() : nullptr,
+                             .slots = by_slot ? device_slots.data() : nullptr,
+                             .rows_out = by_slot ? nullptr : device_addresses.data(),
+                             .rows = kRows},
+                            stream.get());
+          stream.synchronize();
+          std::vector<std::byte> got(expected.size());
+          pool.download(got.data(), got.size());
+          const auto different = std::mismatch(expected.begin(), expected.end(), got.begin());
+          const auto at = different.first - expected.begin();
+          ASSERT_TRUE(different.first == expected.end())
+              << "type " << static_cast<int>(dtype) << ", widths " << geometry.key_dim << "/" << geometry.value_dim
+              << ", KV heads " << geometry.kv_heads << ": slot " << at / bytes << ", byte " << at % bytes << " of "
+              << bytes << " is " << static_cast<int>(*different.second) << ", expected "
+              << static_cast<int>(*different.first);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hotset::kernels::cuda
