@@ -1,0 +1,53 @@
+// What the forms of low-rank scores share: the workspace, and exponentials joined without overflow. Logits are in units
+// of log 2: the projected query carries log2(e).
+#pragma once
+
+#include <cstdint>
+
+#include "core/kv_geometry.h"
+#include "kernels/cuda/selection/low_rank_scores.h"
+#include "kernels/cuda/selection/row_units.cuh"
+
+namespace hotset::kernels::cuda {
+
+inline constexpr int kChunkPages = 4;
+inline constexpr int kChunkTokens = kChunkPages * static_cast<int>(kPageTokens);
+
+struct LowRankWork {
+  float* projected;     // [rows, heads, rank]
+  float2* partials;     // [rows, heads, chunks]: largest logit of a chunk, sum of 2^(logit - it)
+  float2* totals;       // [rows, heads]: largest logit, 1 / (heads * sum)
+  std::int64_t chunks;  // of the longest row
+};
+
+__host__ __device__ inline std::int64_t chunks_of(std::int64_t length) { return ceil_div(length, kChunkTokens); }
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+constexpr float kLargestFloat = 3.402823466e+38F;
+// NaN becomes minus infinity, infinity the largest number.
+__device__ __forceinline__ float tidy_logit(float logit) { return fminf(fmaxf(logit, -INFINITY), kLargestFloat); }
+__device__ __forceinline__ float finite_shift(float largest) { return largest == -INFINITY ? 0.0F : largest; }
+
+// Sums of 2^logit as (largest logit, sum of 2^(logit - largest)); nothing is (-infinity, 0).
+__device__ __forceinline__ float2 join_sums(float2 a, float2 b) {
+  const float largest = fmaxf(a.x, b.x);
+  const float shift = finite_shift(largest);
+  return {largest, a.y * exp2_fast(a.x - shift) + b.y * exp2_fast(b.x - shift)};
+}
+
+[[nodiscard]] bool low_rank_mma_fits(const LowRankScoresDeviceParams& params);
+void launch_low_rank_chunks_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
+                                Stream stream);
+void launch_low_rank_scores_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
+                                Stream stream);
+void launch_low_rank_chunks_plain(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
+                                  Stream stream);
+void launch_low_rank_scores_plain(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
+                                  Stream stream);
+
+}  // namespace hotset::kernels::cuda

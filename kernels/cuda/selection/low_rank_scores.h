@@ -1,0 +1,36 @@
+// Low-rank index key scores on the device: LowRankScoresParams of kernels/backend.h over paged 4-bit keys.
+//
+// Four launches: queries projected; maximum and sum of each chunk of 256 tokens; those joined in the order of chunks;
+// scores. Chunks are fixed by position, so a score depends on its own row only, bit for bit.
+// - Rank 16, 32 or 64 and at most 4 query heads to a KV head: tensor cores, with the projected query as the sum of two
+//   bfloat16 numbers (off by at most 2^-16 of itself).
+// - Everything else: the plain form, float32 throughout.
+// A logit is within 2^-14 * sum over channels of |q x| of the CPU's, a score within about 2^-12 of itself times
+// (1 + the largest |logit|). NaN logits count as minus infinity, infinite ones as the largest number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/selection/scored_pages.h"
+#include "kernels/cuda/stream.h"
+
+namespace hotset::kernels::cuda {
+
+struct LowRankScoresDeviceParams {
+  ScoredPages rows;          // geometry.kind kLowRankKeys, rank even
+  const float* q = nullptr;  // [*, heads * dim]; row stride in floats below
+  std::int64_t q_stride = 0;
+  const float* basis = nullptr;  // [kv_heads, dim, rank]
+  std::int32_t heads = 0;
+  float scale = 1.0F;
+  void* workspace = nullptr;     // low_rank_workspace_bytes(), 16-byte aligned; needs no initial value
+  std::int32_t grid_blocks = 0;  // 0: chosen. Never shows in the scores
+  bool plain = false;            // take the plain form (tests)
+};
+
+[[nodiscard]] std::size_t low_rank_workspace_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads,
+                                                   std::int32_t rank);
+void launch_low_rank_scores(const LowRankScoresDeviceParams& params, Stream stream);
+
+}  // namespace hotset::kernels::cuda
