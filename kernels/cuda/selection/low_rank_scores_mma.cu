@@ -147,22 +147,19 @@ __global__ void __launch_bounds__(kThreads, 2)
       const std::int32_t* const ids = rows.pages + row * rows.page_stride + chunk * kChunkPages;
       const auto left = static_cast<int>(min(length - chunk * kChunkTokens, std::int64_t{kChunkTokens}));
       const int pages = (left + static_cast<int>(kPageTokens) - 1) / static_cast<int>(kPageTokens);
-      const std::byte* parts[kChunkPages];
-#pragma unroll
-      for (int page = 0; page < kChunkPages; ++page) {
-        // Pages that are not there: the chunk's first again, whose tokens are then masked.
-        const std::int64_t id = ids[page < pages ? page : 0];
-        parts[page] = rows.pool + id * page_bytes + kv_head * rows.geometry.low_rank_head_bytes();
-      }
+      const std::int64_t head_offset = kv_head * rows.geometry.low_rank_head_bytes();
+      // Lane p: the chunk's page p; instead of one that is not there the first again, whose tokens are then masked.
+      const std::int64_t id = ids[lane < pages ? lane : 0];
+      const auto part = [&](int page) { return rows.pool + __shfl_sync(kAll, id, page) * page_bytes + head_offset; };
       PagePart<kRank> next;
-      next.load(parts[0]);
+      next.load(part(0));
       QueryPart<kRank> query;
       query.load(work.projected + (row * params.heads + kv_head * group) * kRank, group);
       float2 sums[2] = {{-INFINITY, 0.0F}, {-INFINITY, 0.0F}};
-#pragma unroll
+#pragma unroll 1
       for (int page = 0; page < kChunkPages; ++page) {
         const PagePart<kRank> now = next;
-        if (page + 1 < kChunkPages) next.load(parts[page + 1]);
+        if (page + 1 < kChunkPages) next.load(part(page + 1));
         float logits[kTiles][2];
         page_logits(now, query, left - page * static_cast<int>(kPageTokens), logits);
 #pragma unroll
