@@ -105,6 +105,10 @@ Result<void> calibrate(const CalibrateOptions& options, std::ostream& out, std::
   const auto opened = model::open_checkpoint(options.model);
   if (!opened) return opened.error();
   model::Checkpoint& checkpoint = *opened.value();
+  std::error_code absent;
+  if (!options.out.empty() && fs::equivalent(options.out, options.model, absent)) {
+    return invalid_argument("--out is the model itself.", "--out");
+  }
   if (options.rank) {
     const auto key_dim = model::kv_geometry_of(checkpoint.config(), KvDType::kF32).key_dim;
     if (auto ok = sparse::check_index_rank(*options.rank, key_dim, "--rank"); !ok) return ok;

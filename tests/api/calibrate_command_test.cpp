@@ -111,6 +111,10 @@ TEST_F(CalibrateCommand, BadInputIsNamed) {
   options_.text = files_.path() / "absent";
   EXPECT_EQ(failure().param, "--text");
   options_.text.clear();
+  options_.out = model_.path();
+  EXPECT_EQ(failure().param, "--out");
+  EXPECT_NE(failure().message.find("the model itself"), std::string::npos);
+  options_.out.clear();
   fs::remove(model_.path() / "tokenizer.json");
   EXPECT_NE(failure().message.find("no tokenizer"), std::string::npos);
   options_.model = files_.path() / "no-model";
