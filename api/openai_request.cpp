@@ -87,6 +87,9 @@ void read_extension(FieldReader& fields, OpenAiRequest& request) {
   if (!extension->is_object()) return fields.fail("hotset", "must be an object");
   FieldReader inner(*extension, "hotset.");
   request.generation.algorithm = inner.text("algorithm");
+  if (request.generation.algorithm && request.generation.algorithm->empty()) {
+    inner.fail("algorithm", "must name an algorithm");
+  }
   request.generation.budget = inner.integer("budget", 1, kMostTokens);
   request.kv_usage = inner.boolean("usage").value_or(false);
   for (const auto& [key, value] : extension->items()) {
