@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 
 #include "actors/serving_system.h"
 #include "api/http_server.h"
@@ -57,6 +58,7 @@ HttpServerConfig http_config(const ServerConfig& config) {
 
 int serve(const ServerConfig& config) {
   SignalWatcher signals(milliseconds(config.drain_timeout_ms) + kHangTime);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes fails the write (a trace ends), not the server
   set_log_level(log_level(config.log_level));
   raise_descriptor_limit(config.max_connections);
 

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -189,3 +190,15 @@ def test_many_requests_at_the_moment_of_the_stop(tmp_path):
             server.process.send_signal(signal.SIGTERM)
             assert {answer.result() for answer in answers} <= {200, 503, None}
         assert server.process.wait(10) == 0
+
+
+def test_a_trace_that_reaches_the_limit_of_file_sizes_ends_alone(tmp_path):
+    trace = tmp_path / "trace"
+    options = ["--algorithm", "lowrank", "--sparse-threshold", 0, "--sparse-budget", 256, "--trace-selections", trace]
+    with Server(tmp_path / "log", *options, model=TINY) as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+        for _ in range(5):
+            answer = server.completion(prompt=list(range(2, 502)), max_tokens=150, temperature=0, ignore_eos=True)
+            assert answer["usage"]["completion_tokens"] == 150
+        assert server.log().count("--trace-selections") == 1
+    assert trace.stat().st_size <= 300_000
