@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kThreads) load_misses_kernel(const LoadMissesP
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
   number_items(p, ends, warp_sums);
+  if (p.counters != nullptr && blockIdx.x == gridDim.x - 1) add_counters(p);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   // Neighbouring items go to different blocks: a few misses are spread over all of them.
   const auto warp = static_cast<std::int64_t>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
@@ -157,7 +158,6 @@ __global__ void __launch_bounds__(kThreads) load_misses_kernel(const LoadMissesP
       copy_rows<Chunk>(pair[0], pair[1], chunks, lane);
     }
   }
-  if (p.counters != nullptr && blockIdx.x == gridDim.x - 1) add_counters(p);
 }
 
 template <class Chunk>

@@ -135,12 +135,14 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_diff_kernel(const SparseDi
   }
   __syncthreads();
 
+  // 1. The selection's table.
   BlockTable table{words, shared.selected, table_bits, last_block >= (1 << (32 - kEntryBits))};
   std::uint32_t place[kEntries];
 #pragma unroll
   for (int j = 0; j < kEntries; ++j) place[j] = block[j] >= 0 ? table.insert(block[j], first_entry + 32 * j) : 0;
   __syncthreads();
 
+  // 2. Hits.
 #pragma unroll
   for (int group = 0; group < kSlots; group += 4) {
     std::uint32_t found[4];
@@ -166,6 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_diff_kernel(const SparseDi
   }
   __syncthreads();
 
+  // 3. Entries: out of the ring, a hit or a miss. LRU places: hit or free.
   std::int32_t out[kEntries];  // the ring's slot, the hit's, or -1
   std::uint32_t miss_bits[kEntries];
   std::uint32_t misses = 0, hits = 0, ring_hits = 0;
@@ -199,12 +202,13 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_diff_kernel(const SparseDi
   }
   __syncthreads();
 
+  // 4. The new order: free places that stay, loaded ones, hits.
   const std::uint32_t free_sums = sums_to(shared.free_places[lane], lane, warp);
   const std::uint32_t miss_sums = sums_to(shared.misses_and_hits[lane] & 0xFFFFU, lane, warp);
   const int all_free = static_cast<int>(free_sums & 0xFFFFU);
   const int all_misses = static_cast<int>(miss_sums & 0xFFFFU);
   const int loaded = min(all_misses, all_free);
-  int rank = static_cast<int>(free_sums >> 16);
+  int rank = static_cast<int>(free_sums >> 16);  // free places before this warp's
 #pragma unroll
   for (int j = 0; j < kSlots; ++j) {
     const int at_lru = first_slot + 32 * j;
@@ -218,8 +222,8 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_diff_kernel(const SparseDi
     }
     hot.lru[next] = order[j];
   }
-  rank = static_cast<int>(miss_sums >> 16);
-  int miss_rank[kEntries];  // -1: no miss, or no victim is left
+  rank = static_cast<int>(miss_sums >> 16);  // misses before this warp's
+  int miss_rank[kEntries];                   // -1: no miss, or no victim is left
   std::uint32_t ring_misses = 0;
 #pragma unroll
   for (int j = 0; j < kEntries; ++j) {
@@ -232,6 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_diff_kernel(const SparseDi
   if (lane == 0) shared.ring_misses[warp] = ring_misses;
   __syncthreads();
 
+  // 5. Loads and outputs.
 #pragma unroll
   for (int j = 0; j < kEntries; ++j) {
     const int i = first_entry + 32 * j;
