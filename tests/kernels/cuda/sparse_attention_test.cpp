@@ -56,6 +56,7 @@ const std::vector<std::int64_t> kEdgeCounts = {0, 1, 15, 63, 64, 65, 127, 128, 2
 constexpr double kPlainTolerance = 1e-5;
 constexpr double kHalvesTolerance = 1e-4;
 constexpr double kBf16Tolerance = 4e-3;
+constexpr double kLatentTolerance = 8e-3;  // the query and FP8 rows are rounded to bf16 too, and so are scores
 
 double tolerance_of(ActivationType activation) {
   return activation == ActivationType::kF32 ? kHalvesTolerance : kBf16Tolerance;
@@ -116,7 +117,7 @@ TEST_F(SparseAttention, LatentHeads) {
         const bool all = heads == 64;
         expect_close(random_case(random_, latent(dtype, 576, 512), heads, activation,
                                  all ? kEdgeCounts : std::vector<std::int64_t>{0, 1, 64, 130, 600, 1025}),
-                     kBf16Tolerance);
+                     kLatentTolerance);
         if (HasFailure()) return;
       }
     }

@@ -1,0 +1,270 @@
+// Decode attention over lists of slots, beside the peers' published times on the same kind of GPU and the floor of this
+// run: bytes over the read bandwidth measured here (grouped), or the peak of bf16 products (latent). Each list keeps 95
+// % of its entries from step to step; the rows lie over a pool of several gigabytes; L2 is filled with other data
+// before each run.
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "benchmarks/cuda/graph_time.h"
+#include "kernels/cuda/sparse_attention.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kSelected = 2048;
+constexpr std::int64_t kRegion = 8192;  // slots of a request
+constexpr int kSteps = 8;
+constexpr double kChanged = 0.05;
+constexpr double kPeakTflops = 989.0;  // bf16, dense, of the data sheet
+constexpr std::int64_t kFlushBytes = std::int64_t{256} << 20;
+
+__global__ void fill_random(float* out, std::int64_t count, std::uint64_t seed) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    std::uint64_t z = (seed + static_cast<std::uint64_t>(i)) * 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z ^= z >> 27;
+    out[i] = static_cast<float>(static_cast<std::int32_t>(z)) * 0x1p-30F;
+  }
+}
+
+__global__ void read_all(const uint4* from, std::int64_t count, std::uint32_t* never) {
+  std::uint32_t sum = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+#pragma unroll 8
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const uint4 x = from[i];
+    sum |= x.x ^ x.y ^ x.z ^ x.w;
+  }
+  if (sum == 0x12345678U) *never = sum;
+}
+
+struct Row {
+  std::int64_t batch;
+  double must_us, aim_us, peer_us;  // 0: none
+};
+struct Table {
+  const char* title;
+  KvGeometry geometry;
+  std::int32_t heads;
+  std::vector<Row> rows;
+};
+
+class Bench {
+ public:
+  Bench() : flush_(static_cast<std::size_t>(kFlushBytes)), never_(1) {
+    flush_.fill_bytes(1);
+    const double us = graph_time_us(stream_.get(), 11, [&](cudaStream_t stream) { read(stream); }, [](cudaStream_t) {});
+    bytes_per_us_ = static_cast<double>(kFlushBytes) / us;
+    std::printf("read bandwidth %.2f TB/s\n", bytes_per_us_ * 1e-6);
+  }
+
+  void run(const Table& table, ActivationType activation) {
+    std::int64_t largest = 0;
+    for (const Row& row : table.rows) largest = std::max(largest, row.batch);
+    fill_pool(table.geometry, largest * kRegion);
+    const bool latent = table.geometry.layout == KvGeometry::Layout::kLatent;
+    std::printf("\n%s, activations %s, pool %.1f GB\n", table.title,
+                activation == ActivationType::kBF16 ? "bf16" : "f32", static_cast<double>(pool_.bytes()) * 1e-9);
+    std::printf("%6s %9s %9s %9s %7s %9s %9s %9s %9s\n", "batch", "us", latent ? "TFLOP/s" : "TB/s", "floor us",
+                "x floor", "must us", "aim us", "peer us", "peer/ours");
+    for (const Row& row : table.rows) run_batch(table, activation, row, largest / row.batch);
+  }
+
+ private:
+  void read(cudaStream_t stream) {
+    read_all<<<132 * 8, 256, 0, stream>>>(reinterpret_cast<const uint4*>(flush_.data()), kFlushBytes / 16,
+                                          never_.data());
+    HOTSET_CUDA_CHECK_LAUNCH();
+  }
+
+  void fill_pool(const KvGeometry& geometry, std::int64_t slots) {
+    constexpr std::int64_t kPiece = 32'768;
+    pool_ = DeviceBuffer<std::byte>(static_cast<std::size_t>(slots * geometry.row_bytes()));
+    DeviceBuffer<float> k(static_cast<std::size_t>(kPiece * geometry.key_elements()));
+    DeviceBuffer<float> v(static_cast<std::size_t>(kPiece * geometry.value_elements()));
+    DeviceBuffer<std::int64_t> targets(static_cast<std::size_t>(kPiece));
+    fill_random<<<1024, 256, 0, stream_.get()>>>(k.data(), static_cast<std::int64_t>(k.size()), 1);
+    fill_random<<<1024, 256, 0, stream_.get()>>>(v.data(), static_cast<std::int64_t>(v.size()), 2);
+    for (std::int64_t first = 0; first < slots; first += kPiece) {
+      const std::int64_t count = std::min(kPiece, slots - first);
+      std::vector<std::int64_t> list(static_cast<std::size_t>(count));
+      std::iota(list.begin(), list.end(), first);
+      targets.upload(list.data(), list.size());
+      launch_store_rows({.geometry = geometry,
+                         .k = k.data(),
+                         .k_stride = geometry.key_elements(),
+                         .v = v.data(),
+                         .v_stride = geometry.value_elements(),
+                         .pool = pool_.data(),
+                         .slots = targets.data(),
+                         .rows = count},
+                        stream_.get());
+      stream_.synchronize();
+    }
+  }
+
+  // Lists of kSteps steps, one after the other. A request's slots: `spread` regions of the pool.
+  std::vector<std::int64_t> make_lists(std::int64_t batch, std::int64_t spread) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(kSteps * batch * kSelected));
+    for (std::int64_t row = 0; row < batch; ++row) {
+      std::vector<std::int64_t> order(static_cast<std::size_t>(kRegion * spread));
+      std::iota(order.begin(), order.end(), row * kRegion * spread);
+      std::shuffle(order.begin(), order.end(), random_);
+      std::size_t next = kSelected;
+      for (int step = 0; step < kSteps; ++step) {
+        std::copy_n(order.begin(), kSelected, all.begin() + (step * batch + row) * kSelected);
+        for (int i = 0; i < static_cast<int>(kChanged * kSelected); ++i) {
+          std::swap(order[static_cast<std::size_t>(random_() % kSelected)], order[next]);
+          if (++next == order.size()) next = kSelected;
+        }
+      }
+    }
+    return all;
+  }
+
+  void run_batch(const Table& table, ActivationType activation, const Row& row, std::int64_t spread) {
+    const KvGeometry& geometry = table.geometry;
+    const std::vector<std::int64_t> lists = make_lists(row.batch, spread);
+    DeviceBuffer<std::int64_t> steps(lists.size());
+    steps.upload(lists.data(), lists.size());
+    DeviceBuffer<std::int64_t> slots(static_cast<std::size_t>(row.batch * kSelected));
+    DeviceBuffer<std::int32_t> counts(static_cast<std::size_t>(row.batch));
+    const std::vector<std::int32_t> host_counts(static_cast<std::size_t>(row.batch), kSelected);
+    counts.upload(host_counts.data(), host_counts.size());
+    const std::int64_t q_width = std::int64_t{table.heads} * geometry.key_dim;
+    const std::int64_t out_width = std::int64_t{table.heads} * geometry.value_dim;
+    // Numbers of about 0.03 to 0.06 of either sign, read as f32 or as two bf16.
+    std::vector<std::uint32_t> host_q(static_cast<std::size_t>(row.batch * q_width));
+    for (std::uint32_t& x : host_q) x = 0x3d003d00U | (random_() & 0x80ff80ffU);
+    DeviceBuffer<std::uint32_t> q(host_q.size());
+    q.upload(host_q.data(), host_q.size());
+    DeviceBuffer<float> out(static_cast<std::size_t>(row.batch * out_width));
+    DeviceBuffer<std::byte> workspace(
+        static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, table.heads, row.batch, kSelected)));
+    DeviceBuffer<std::int32_t> arrivals(static_cast<std::size_t>(row.batch * table.heads));
+    arrivals.fill_bytes(0);
+    const SparseAttentionParams params{.geometry = geometry,
+                                       .activation = activation,
+                                       .q = q.data(),
+                                       .q_stride = q_width,
+                                       .pool = pool_.data(),
+                                       .slots = slots.data(),
+                                       .slot_stride = kSelected,
+                                       .counts = counts.data(),
+                                       .max_count = kSelected,
+                                       .out = out.data(),
+                                       .out_stride = out_width,
+                                       .rows = row.batch,
+                                       .heads = table.heads,
+                                       .scale = 1.0F / std::sqrt(static_cast<float>(geometry.key_dim)),
+                                       .workspace = workspace.data(),
+                                       .arrivals = arrivals.data()};
+    int step = 0;
+    const double us = graph_time_us(
+        stream_.get(), 41, [&](cudaStream_t stream) { launch_sparse_attention(params, stream); },
+        [&](cudaStream_t stream) {
+          HOTSET_CUDA_CHECK(cudaMemcpyAsync(slots.data(), steps.data() + step * static_cast<std::int64_t>(slots.size()),
+                                            slots.bytes(), cudaMemcpyDeviceToDevice, stream));
+          step = (step + 1) % kSteps;
+          read(stream);
+        });
+    report(table, row, us);
+  }
+
+  void report(const Table& table, const Row& row, double us) const {
+    const KvGeometry& geometry = table.geometry;
+    const bool latent = geometry.layout == KvGeometry::Layout::kLatent;
+    const double bytes = static_cast<double>(row.batch * kSelected * geometry.row_bytes());
+    const double flops = 2.0 * static_cast<double>(row.batch * kSelected * table.heads) *
+                         static_cast<double>(geometry.key_dim + geometry.value_dim);
+    const double floor = std::max(bytes / bytes_per_us_, flops / (kPeakTflops * 1e6));
+    const auto number = [](double x) {
+      static thread_local char text[4][16];
+      static thread_local int next = 0;
+      char* const to = text[next = (next + 1) % 4];
+      std::snprintf(to, sizeof text[0], x > 0 ? "%.1f" : "-", x);
+      return to;
+    };
+    std::printf("%6lld %9.1f %9.2f %9.1f %7.2f %9s %9s %9s %9s\n", static_cast<long long>(row.batch), us,
+                latent ? flops / us * 1e-6 : bytes / us * 1e-6, floor, us / floor, number(row.must_us),
+                number(row.aim_us), number(row.peer_us), number(row.peer_us / us * (row.peer_us > 0 ? 1 : 0)));
+  }
+
+  OwnedStream stream_;
+  DeviceBuffer<std::byte> flush_;
+  DeviceBuffer<std::uint32_t> never_;
+  DeviceBuffer<std::byte> pool_;
+  double bytes_per_us_ = 0.0;
+  std::mt19937_64 random_{7};
+};
+
+KvGeometry grouped(KvDType dtype) {
+  return {.layers = 1,
+          .kv_heads = 8,
+          .key_dim = 128,
+          .value_dim = 128,
+          .layout = KvGeometry::Layout::kGrouped,
+          .dtype = dtype};
+}
+KvGeometry latent(KvDType dtype) {
+  return {.layers = 1,
+          .kv_heads = 1,
+          .key_dim = 576,
+          .value_dim = 512,
+          .layout = KvGeometry::Layout::kLatent,
+          .dtype = dtype};
+}
+
+// Peers: FlashInfer 0.7.4 paged decode (page size 1) and FlashMLA's sparse decode, both on an H200.
+int run() {
+  if (!gpu_available()) {
+    std::puts("no GPU here");
+    return 0;
+  }
+  Bench bench;
+  const Table rows_bf16{"GQA, bf16 rows, 32 query heads, 8 KV heads, d 128, 2,048 tokens; peer FlashInfer",
+                        grouped(KvDType::kBF16),
+                        32,
+                        {{1, 0, 0, 25.5},
+                         {8, 30.6, 22, 30.6},
+                         {16, 0, 0, 54.3},
+                         {32, 0, 0, 102},
+                         {64, 197, 150, 197},
+                         {128, 379, 290, 379}}};
+  bench.run(rows_bf16, ActivationType::kBF16);
+  bench.run(rows_bf16, ActivationType::kF32);
+  bench.run({"GQA, FP8 rows, 32 query heads, 8 KV heads, d 128, 2,048 tokens; no peer",
+             grouped(KvDType::kFp8),
+             32,
+             {{1, 0, 0, 0}, {8, 0, 0, 0}, {64, 0, 0, 0}, {128, 0, 0, 0}}},
+            ActivationType::kBF16);
+  const auto must = [](double peer) { return peer / 0.6; };
+  const auto row = [&](std::int64_t batch, double peer) {
+    return batch >= 64 ? Row{batch, must(peer), peer, peer} : Row{batch, 0, 0, peer};
+  };
+  bench.run({"MLA, FP8 rows, 128 heads, 2,048 tokens; peer FlashMLA",
+             latent(KvDType::kFp8),
+             128,
+             {row(1, 18.5), row(8, 26), row(32, 61), row(64, 90), row(128, 175), row(256, 344)}},
+            ActivationType::kBF16);
+  bench.run({"MLA, FP8 rows, 64 heads, 2,048 tokens; peer FlashMLA",
+             latent(KvDType::kFp8),
+             64,
+             {row(1, 18.6), row(8, 21), row(32, 50), row(64, 78), row(128, 117), row(256, 227)}},
+            ActivationType::kBF16);
+  bench.run({"MLA, bf16 rows, 128 heads, 2,048 tokens; no peer",
+             latent(KvDType::kBF16),
+             128,
+             {{1, 0, 0, 0}, {8, 0, 0, 0}, {64, 0, 0, 0}, {128, 0, 0, 0}}},
+            ActivationType::kBF16);
+  return 0;
+}
+
+}  // namespace
+}  // namespace hotset::kernels::cuda
+
+int main() { return hotset::kernels::cuda::run(); }
