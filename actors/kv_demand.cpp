@@ -92,7 +92,7 @@ Result<void> KvNeeds::can_ever_run(const KvDemand& demand) const {
     return Error{ErrorCode::kCapacityNever,
                  concat("the request needs room for ", hot_pages * kPageTokens,
                         " tokens of hot buffer and ring in the device KV cache, which holds ", device_tokens,
-                        ": use a larger --device-kv-tokens or a smaller --hot-buffer or --sparse-budget"),
+                        ": use a larger --device-kv-tokens or a smaller --hot-buffer"),
                  "--hot-buffer"};
   }
   // Up to the threshold everything is attended to, so it is resident, unless the prompt reaches it.

@@ -51,7 +51,10 @@ Apply real(double ServerConfig::* field, double lowest, double highest) {
 Apply size(std::int64_t ServerConfig::* field, std::int64_t lowest) {
   return [=](ServerConfig& config, const std::string& text) -> std::optional<std::string> {
     const auto bytes = parse_size(text);
-    if (!bytes || *bytes < lowest) return concat("a size of at least ", lowest, " bytes, for example 512MB or 4GiB");
+    if (!bytes || *bytes < lowest) {
+      return concat("a size in bytes, KB, MB, GB, TB, KiB, MiB, GiB or TiB, for example 512MB or 4GiB",
+                    lowest > 0 ? concat(", at least ", lowest, " bytes") : "");
+    }
     config.*field = *bytes;
     return std::nullopt;
   };
@@ -86,10 +89,9 @@ Apply word(std::string ServerConfig::* field, const std::vector<std::string>& wo
   return choice(field, std::move(values));
 }
 
-std::vector<ServerOption> make_options() {
+std::vector<ServerOption> model_and_http_options() {
   using C = ServerConfig;
-  constexpr std::string_view kModel = "Model", kHttp = "HTTP", kEngine = "Engine", kCache = "KV cache",
-                             kSelection = "Sparse attention", kLog = "Log";
+  constexpr std::string_view kModel = "Model", kHttp = "HTTP";
   return {
       {"model", kModel, "PATH", "GGUF file or checkpoint folder (default: the model that ./run serve fetches)",
        text(&C::model)},
@@ -118,13 +120,19 @@ std::vector<ServerOption> make_options() {
        integer(&C::keepalive_comment_ms, 0, kDay)},
       {"drain-timeout-ms", kHttp, "MS", "Time that running answers get after SIGTERM (default: 30000)",
        integer(&C::drain_timeout_ms, 0, kDay)},
+  };
+}
 
+std::vector<ServerOption> engine_and_cache_options() {
+  using C = ServerConfig;
+  constexpr std::string_view kEngine = "Engine", kCache = "KV cache";
+  return {
       {"device", kEngine, "cpu|cuda|auto", "Backend (default: auto)", word(&C::device, {"cpu", "cuda", "auto"})},
       {"threads", kEngine, "N", "Compute threads; 0: the processors this process may use (default: 0)",
        integer(&C::threads, 0, 1024)},
       {"max-batch", kEngine, "N", "Sequences in one step (default: 16)", integer(&C::max_batch, 1, 4096)},
       {"prefill-chunk", kEngine, "TOKENS", "Prompt tokens in one step (default: 256)",
-       integer(&C::prefill_chunk, 1, 1 << 20)},
+       integer(&C::prefill_chunk, 1, 65536)},
 
       {"kv-mode", kCache, "auto|resident|hot",
        "Where sequences keep their rows; hot: from the first sparse step (default: auto)",
@@ -144,7 +152,13 @@ std::vector<ServerOption> make_options() {
        integer(&C::device_metadata_tokens, 0, kManyTokens)},
       {"host-kv", kCache, "SIZE", "Host pool, for example 4GiB; 0: from the memory that is there (default: 0)",
        size(&C::host_kv_bytes, 0)},
+  };
+}
 
+std::vector<ServerOption> selection_options() {
+  using C = ServerConfig;
+  constexpr std::string_view kSelection = "Sparse attention";
+  return {
       {"algorithm", kSelection, "NAME",
        "auto, dsa, lowrank, quest, streaming or dense; auto: dsa for a model with an indexer, else lowrank (default: "
        "auto)",
@@ -182,10 +196,18 @@ std::vector<ServerOption> make_options() {
       {"trace-selections", kSelection, "FILE",
        "Record every selection in this file, for hotset inspect and hotset replay (default: none)",
        text(&C::trace_selections)},
-
-      {"log-level", kLog, "LEVEL", "debug, info, warn, error or off (default: info)",
-       word(&C::log_level, {"debug", "info", "warn", "error", "off"})},
   };
+}
+
+// In the order of the help text.
+std::vector<ServerOption> make_options() {
+  std::vector<ServerOption> out = model_and_http_options();
+  for (const auto& group : {engine_and_cache_options(), selection_options()}) {
+    out.insert(out.end(), group.begin(), group.end());
+  }
+  out.push_back({"log-level", "Log", "LEVEL", "debug, info, warn, error or off (default: info)",
+                 word(&ServerConfig::log_level, {"debug", "info", "warn", "error", "off"})});
+  return out;
 }
 
 }  // namespace
