@@ -30,13 +30,14 @@ __device__ std::uint16_t bf16_nearest(float value) {
   if ((bits & 0x7fffffffU) > kInfinityBits) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
 }
-__device__ std::uint16_t bf16_below(float value) {
-  if (value != value) return bf16_nearest(value);
-  const std::uint32_t bits = __float_as_uint(value);
+// By bits: the sign of NaN stays as on the CPU.
+__device__ std::uint16_t bf16_below(std::uint32_t bits) {
+  if ((bits & 0x7fffffffU) > kInfinityBits) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
   const bool away_from_zero = bits >> 31 != 0 && (bits & 0xffffU) != 0;
   return static_cast<std::uint16_t>((bits >> 16) + (away_from_zero ? 1U : 0U));
 }
-__device__ std::uint16_t bf16_above(float value) { return bf16_below(-value) ^ 0x8000U; }
+__device__ std::uint16_t bf16_below(float value) { return bf16_below(__float_as_uint(value)); }
+__device__ std::uint16_t bf16_above(float value) { return bf16_below(__float_as_uint(value) ^ 0x80000000U) ^ 0x8000U; }
 
 // A warp takes a group of 128 channels of one key.
 __device__ void encode_fp8_group(const StoreMetadataDeviceParams& params, std::int64_t row, int group,

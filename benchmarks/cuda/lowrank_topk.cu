@@ -1,0 +1,72 @@
+// Low-rank index scores (32 query heads, 8 KV heads, rank 32, 4 bits: 144 bytes a token) and exact top-k 2,048, by
+// length and batch. The floor counts two reads of the keys; at batch 1 the second one may hit the L2. No peer is known.
+//
+//   lowrank_topk
+//
+// A replay goes through layers with keys of their own, more than the L2 holds.
+#include "benchmarks/cuda/selection_layers.cuh"
+#include "kernels/cuda/selection/low_rank_scores.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+constexpr std::int32_t kHeads = 32;
+constexpr std::int32_t kKvHeads = 8;
+constexpr std::int32_t kDim = 128;
+constexpr std::int32_t kRank = 32;
+constexpr KnownSelection kKnown[] = {
+    {32'768, 1, 0, 0, 0, 0},    {32'768, 8, 0, 0, 0, 0},  {32'768, 16, 0, 0, 0, 0},      {32'768, 64, 0, 0, 0, 0},
+    {131'072, 1, 0, 0, 50, 22}, {131'072, 8, 0, 0, 0, 0}, {131'072, 16, 0, 0, 220, 160}, {131'072, 64, 0, 0, 0, 0},
+};
+
+// Random codes -7 ... 7; scales of 0.25 (0x3400).
+struct LowRankBytes {
+  __device__ std::uint8_t operator()(std::uint32_t x, std::int32_t at) const {
+    constexpr std::int32_t kHeadBytes = static_cast<std::int32_t>(kPageTokens) * (kRank / 2 + 2);
+    constexpr std::int32_t kCodeBytes = static_cast<std::int32_t>(kPageTokens) * (kRank / 2);
+    if (at % kHeadBytes >= kCodeBytes) return at % 2 == 1 ? 0x34 : 0;
+    return static_cast<std::uint8_t>((1U + x % 15U) | (1U + (x >> 8) % 15U) << 4);
+  }
+};
+
+void run() {
+  const OwnedStream stream;
+  const double bandwidth = copy_bandwidth(stream.get());
+  const MetadataGeometry geometry{MetadataGeometry::Kind::kLowRankKeys, kKvHeads, kDim, kRank, 1, KvDType::kBF16};
+  print_header(bandwidth);
+  for (const KnownSelection& known : kKnown) {
+    const std::int64_t bytes = known.batch * pages_for_tokens(known.length) * geometry.page_bytes();
+    std::vector<Layer> layers;
+    const auto count = std::clamp<std::int64_t>(kRotatedBytes / bytes, 1, 16);
+    for (std::int64_t i = 0; i < count; ++i) {
+      layers.emplace_back(geometry, known.batch, known.length, static_cast<std::uint32_t>(7 + i), LowRankBytes{});
+    }
+    const auto q = on_device(normal_numbers(known.batch * kHeads * kDim, 1.0F, 1));
+    const auto basis = on_device(normal_numbers(std::int64_t{kKvHeads} * kDim * kRank, 0.09F, 2));
+    const DeviceBuffer<std::byte> workspace(low_rank_workspace_bytes(known.batch, known.length, kHeads, kRank));
+    const SelectionTimes times = time_layers(layers, stream.get(), [&](const Layer& layer, cudaStream_t on) {
+      LowRankScoresDeviceParams params;
+      params.rows = layer.rows;
+      params.q = q.data();
+      params.q_stride = kHeads * kDim;
+      params.basis = basis.data();
+      params.heads = kHeads;
+      params.scale = 0.3F;
+      params.workspace = workspace.data();
+      launch_low_rank_scores(params, on);
+    });
+    print_row(known, times, 2.0 * static_cast<double>(bytes), bandwidth);
+  }
+}
+
+}  // namespace
+}  // namespace hotset::kernels::cuda
+
+int main() {
+  if (!hotset::kernels::cuda::gpu_available()) {
+    std::printf("no GPU here\n");
+    return 1;
+  }
+  hotset::kernels::cuda::run();
+  return 0;
+}

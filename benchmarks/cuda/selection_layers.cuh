@@ -1,0 +1,176 @@
+// What the benchmarks of selection share: layers of metadata pages in shuffled places, rows of one length, the top-k
+// behind the scores, and the bandwidth that floors are counted with.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "benchmarks/cuda/graph_time.h"
+#include "core/kv_geometry.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/scored_pages.h"
+#include "kernels/cuda/selection/top_k.h"
+
+namespace hotset::kernels::cuda {
+
+constexpr std::int32_t kSelected = 2048;
+constexpr int kRepeats = 30;
+constexpr std::int64_t kRotatedBytes = std::int64_t{400} << 20;  // of metadata in a replay: several times the L2
+
+// Bytes of a page become what fix(hash, byte of the page) makes of them.
+template <class Fix>
+__global__ void fill_pages(std::uint8_t* bytes, std::int64_t count, std::int64_t page_bytes, std::uint32_t seed,
+                           Fix fix) {
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    std::uint32_t x = static_cast<std::uint32_t>(i) * 2'654'435'761U + seed;
+    x ^= x >> 15;
+    x *= 0x85ebca6bU;
+    x ^= x >> 13;
+    bytes[i] = fix(x, static_cast<std::int32_t>(i % page_bytes));
+  }
+}
+
+template <class T>
+DeviceBuffer<T> on_device(const std::vector<T>& values) {
+  DeviceBuffer<T> buffer(values.size());
+  buffer.upload(values.data(), values.size());
+  return buffer;
+}
+
+inline std::vector<float> normal_numbers(std::int64_t count, float size, std::uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(0.0F, size);
+  std::vector<float> out(static_cast<std::size_t>(count));
+  for (float& x : out) x = normal(engine);
+  return out;
+}
+
+// Rows of one length, each with its own pages, and everything that top-k writes.
+struct Layer {
+  DeviceBuffer<std::byte> pool;
+  DeviceBuffer<std::int32_t> pages;
+  DeviceBuffer<float> scores;
+  DeviceBuffer<std::int64_t> lengths;
+  DeviceBuffer<std::int32_t> k, out, counts;
+  ScoredPages rows;
+
+  template <class Fix>
+  Layer(const MetadataGeometry& geometry, std::int64_t batch, std::int64_t length, std::uint32_t seed, Fix fix)
+      : pool(static_cast<std::size_t>(batch * pages_for_tokens(length) * geometry.page_bytes())),
+        scores(static_cast<std::size_t>(batch * length)),
+        lengths(on_device(std::vector<std::int64_t>(static_cast<std::size_t>(batch), length))),
+        k(on_device(std::vector<std::int32_t>(static_cast<std::size_t>(batch), kSelected))),
+        out(static_cast<std::size_t>(batch * kSelected)),
+        counts(static_cast<std::size_t>(batch)) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(batch * pages_for_tokens(length)));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(seed));
+    pages = on_device(ids);
+    fill_pages<<<4096, 256>>>(reinterpret_cast<std::uint8_t*>(pool.data()), static_cast<std::int64_t>(pool.bytes()),
+                              geometry.page_bytes(), seed, fix);
+    HOTSET_CUDA_CHECK_LAUNCH();
+    HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+    rows.geometry = geometry;
+    rows.pool = pool.data();
+    rows.pages = pages.data();
+    rows.page_stride = pages_for_tokens(length);
+    rows.lengths = lengths.data();
+    rows.rows = batch;
+    rows.max_length = length;
+    rows.scores = scores.data();
+    rows.stride = length;
+  }
+
+  void top_k(cudaStream_t stream) const {
+    TopKDeviceParams params;
+    params.scores = scores.data();
+    params.stride = rows.stride;
+    params.lengths = lengths.data();
+    params.k = k.data();
+    params.rows = rows.rows;
+    params.max_length = rows.max_length;
+    params.out = out.data();
+    params.out_stride = kSelected;
+    params.counts = counts.data();
+    launch_top_k(params, stream);
+  }
+};
+
+struct SelectionTimes {
+  double scores, top_k, both;  // microseconds of a layer
+};
+
+// A replay runs every layer once; score(layer, stream) launches its scores.
+template <class Score>
+SelectionTimes time_layers(const std::vector<Layer>& layers, cudaStream_t stream, const Score& score) {
+  const auto each = [&](bool scores, bool top_k) {
+    const double all = graph_time_us(
+        stream, kRepeats,
+        [&](cudaStream_t to) {
+          for (const Layer& layer : layers) {
+            if (scores) score(layer, to);
+            if (top_k) layer.top_k(to);
+          }
+        },
+        [](cudaStream_t) {});
+    return all / static_cast<double>(layers.size());
+  };
+  const double scores = each(true, false);
+  return {scores, each(false, true), each(true, true)};
+}
+
+// GB/s of a copy on the device, bytes read and written.
+inline double copy_bandwidth(cudaStream_t stream) {
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  const DeviceBuffer<std::byte> from(kBytes), to(kBytes);
+  const double time = graph_time_us(
+      stream, 10,
+      [&](cudaStream_t on) {
+        HOTSET_CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice, on));
+      },
+      [](cudaStream_t) {});
+  return 2e-3 * static_cast<double>(kBytes) / time;
+}
+
+// What is known of a row of the table, microseconds; 0: nothing.
+struct KnownSelection {
+  std::int64_t length, batch;
+  double peer_scores, peer_top_k, must, aim;
+};
+
+inline void print_number(double value, int width) {
+  if (value > 0) {
+    std::printf("%*.1f", width, value);
+  } else {
+    std::printf("%*s", width, "-");
+  }
+}
+
+inline void print_header(double bandwidth) {
+  std::printf("floor: bytes of the metadata at %.0f GB/s (a copy in this run); times in microseconds, top-k %d\n\n",
+              bandwidth, kSelected);
+  std::printf("%8s%7s%9s%8s%9s%8s%9s%8s%8s%12s%12s%11s%9s\n", "tokens", "batch", "scores", "GB/s", "floor", "top-k",
+              "together", "must", "aim", "peer scores", "peer top-k", "peer both", "speedup");
+}
+
+// `bytes`: of the metadata, as often as it is read.
+inline void print_row(const KnownSelection& known, const SelectionTimes& times, double bytes, double bandwidth) {
+  std::printf("%8lld%7lld%9.1f%8.0f%9.1f%8.1f%9.1f", static_cast<long long>(known.length),
+              static_cast<long long>(known.batch), times.scores, 1e-3 * bytes / times.scores, 1e-3 * bytes / bandwidth,
+              times.top_k, times.both);
+  const double peer = known.peer_scores > 0 ? known.peer_scores + known.peer_top_k : 0;
+  print_number(known.must, 8);
+  print_number(known.aim, 8);
+  print_number(known.peer_scores, 12);
+  print_number(known.peer_top_k, 12);
+  print_number(peer, 11);
+  print_number(peer / times.both, 9);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace hotset::kernels::cuda
