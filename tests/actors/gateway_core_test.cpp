@@ -103,6 +103,33 @@ TEST_F(GatewayCoreTest, PromptsTimesSamplesWithTheirIndicesAndUsage) {
   EXPECT_EQ(core_->open_requests(), 0U);
 }
 
+TEST_F(GatewayCoreTest, SelectionIsPassedOnAndCacheUsageOfAllChoicesSummed) {
+  GenerationRequest request = text_request("ab");
+  request.n = 2;
+  request.algorithm = "quest";
+  request.budget = 512;
+  const auto submission = open(std::move(request));
+  ASSERT_EQ(submission->sequences.size(), 2U);
+  const auto report = [&](std::size_t choice, std::int64_t host_bytes, std::int64_t misses, OutputEnd end) {
+    const SequenceSubmission& one = submission->sequences[choice];
+    EXPECT_EQ(one.algorithm, "quest");
+    EXPECT_TRUE(one.own_budget);
+    EXPECT_EQ(one.budget, 512);
+    SequenceOutput output;
+    output.sequence = one.sequence;
+    output.tokens = {{.token = 'x', .logprob = -1, .top = {}}};
+    output.end = end;
+    output.usage = {.device_row_bytes = 10, .host_bytes = host_bytes, .misses = misses};
+    core_->outputs(StepOutputs{.outputs = {output}}, 2);
+  };
+  report(0, 100, 1, OutputEnd::kNone);
+  report(1, 7000, 50, OutputEnd::kMaxTokens);
+  report(0, 200, 4, OutputEnd::kMaxTokens);  // since the sequence began: it replaces what was said before
+  ASSERT_TRUE(sink_->usage);
+  EXPECT_EQ(sink_->usage->kv, (sparse::KvUsage{.device_row_bytes = 20, .host_bytes = 7200, .misses = 54}));
+  EXPECT_FALSE(open(text_request("ab"))->sequences[0].own_budget);
+}
+
 TEST_F(GatewayCoreTest, StopStringAcrossTokensCancelsTheSequence) {
   GenerationRequest request = text_request("p");
   request.stop = {"END"};

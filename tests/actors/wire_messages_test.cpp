@@ -41,6 +41,9 @@ TEST(WireMessages, ArriveWhole) {
   one.sampling.logprobs = 3;
   one.stop_token_ids = {9};
   one.prompt_logprobs = 2;
+  one.algorithm = "quest";
+  one.own_budget = true;
+  one.budget = std::int64_t{1} << 33;
   const SubmitSequences submitted = over_the_wire(system, SubmitSequences{.sequences = {one}});
   ASSERT_EQ(submitted.sequences.size(), 1U);
   const SequenceSubmission& got = submitted.sequences[0];
@@ -54,6 +57,9 @@ TEST(WireMessages, ArriveWhole) {
   EXPECT_EQ(got.sampling.logprobs, 3);
   EXPECT_EQ(got.stop_token_ids, one.stop_token_ids);
   EXPECT_EQ(got.prompt_logprobs, 2);
+  EXPECT_EQ(got.algorithm, "quest");
+  EXPECT_TRUE(got.own_budget);
+  EXPECT_EQ(got.budget, one.budget);
 
   const SubmitAnswer answer =
       over_the_wire(system, SubmitAnswer{.accepted = false, .error = {ErrorCode::kOverloaded, "full", "n"}});
@@ -66,10 +72,20 @@ TEST(WireMessages, ArriveWhole) {
   output.sequence = 5;
   output.tokens = {{.token = 3, .logprob = -0.5F, .top = {{.token = 8, .logprob = -2}}}};
   output.end = OutputEnd::kStopToken;
+  output.usage = {.device_row_bytes = 1,
+                  .device_metadata_bytes = 2,
+                  .device_table_bytes = 3,
+                  .host_bytes = std::int64_t{1} << 40,
+                  .hits = 5,
+                  .ring_hits = 6,
+                  .misses = 7,
+                  .bytes_loaded = 8,
+                  .bytes_offloaded = 9};
   const StepOutputs outputs = over_the_wire(system, StepOutputs{.outputs = {output}});
   ASSERT_EQ(outputs.outputs.size(), 1U);
   EXPECT_EQ(outputs.outputs[0].end, OutputEnd::kStopToken);
   EXPECT_EQ(outputs.outputs[0].tokens.at(0).top.at(0).token, 8);
+  EXPECT_EQ(outputs.outputs[0].usage, output.usage);
   EXPECT_EQ(over_the_wire(system, CancelSequences{.sequences = {1, 2}}).sequences.size(), 2U);
 }
 
