@@ -75,6 +75,11 @@ struct GroupedKernel {
     return entries;
   }
 
+  // Shared addresses of a warp's own memory: the ring and its tile's slots [kTile].
+  struct WarpMemory {
+    std::uint32_t ring, slots;
+  };
+
   // After the copies are on their way: nothing waits for the scales until the first product is there.
   __device__ static void load_scales(const AttentionArgs& args, const Place& place, Entries& entries) {
     if constexpr (kFp8) {
@@ -89,13 +94,12 @@ struct GroupedKernel {
   }
 
   template <int kItem>
-  __device__ static void issue(const AttentionArgs& args, const Place& place, const Entries& entries,
-                               std::uint32_t ring, int lane) {
+  __device__ static void issue(const AttentionArgs& args, const Place& place, const WarpMemory& memory, int lane) {
     if constexpr (kItem < kItems) {
       constexpr bool kValue = kItem >= kSteps;
       constexpr int kStep = kItem % kSteps;
       constexpr int kUnits = 16 * kRawUnits;
-      const std::uint32_t to = ring + (kItem % kRing) * kItemBytes;
+      const std::uint32_t to = memory.ring + (kItem % kRing) * kItemBytes;
       const std::byte* const column =
           args.pool + (kValue ? args.view.value_offset : 0) + place.kv_head * (kRawUnits * 16);
 #pragma unroll
@@ -103,7 +107,12 @@ struct GroupedKernel {
         const int unit = at + lane;
         const int row = unit / kRawUnits % 16;
         const int part = unit % kRawUnits;
-        const std::int32_t slot = __shfl_sync(0xffffffffU, entries.slot[kStep / 2], kStep % 2 * 16 + row);
+        // Volatile: the compiler must not make all items' addresses at once, for which there are no registers.
+        std::int32_t slot;
+        asm volatile("ld.volatile.shared.s32 %0, [%1];\n"
+                     : "=r"(slot)
+                     : "r"(memory.slots + (16 * kStep + row) * 4)
+                     : "memory");
         const std::byte* const from = column + part * 16 + (slot < 0 ? 0 : slot) * args.view.row_bytes;
         if (kUnits % 32 == 0 || unit < kUnits) copy_16_async(to + row * kRawPitch + part * 16, from, slot >= 0);
       }
@@ -113,14 +122,14 @@ struct GroupedKernel {
 
   // Waits for item kItem and sends item kItem + kRing - 1 on its way; gives the address of its rows in bf16.
   template <int kItem>
-  __device__ static std::uint32_t next_item(const AttentionArgs& args, const Place& place, const Entries& entries,
-                                            std::uint32_t ring, int lane) {
+  __device__ static std::uint32_t next_item(const AttentionArgs& args, const Place& place, const WarpMemory& memory,
+                                            int lane) {
     wait_copies<kRing - 2>();
     __syncwarp();  // the others' copies are there too, and all have done with item kItem - 1
-    issue<kItem + kRing - 1>(args, place, entries, ring, lane);
-    const std::uint32_t raw = ring + (kItem % kRing) * kItemBytes;
+    issue<kItem + kRing - 1>(args, place, memory, lane);
+    const std::uint32_t raw = memory.ring + (kItem % kRing) * kItemBytes;
     if constexpr (!kFp8) return raw;
-    const std::uint32_t wide = ring + kRing * kItemBytes;
+    const std::uint32_t wide = memory.ring + kRing * kItemBytes;
 #pragma unroll
     for (int at = 0; at < 16 * kRawUnits; at += 32) {
       const int unit = at + lane;
@@ -296,33 +305,36 @@ struct GroupedKernel {
   }
 
   // The tile's partial, [heads][kResultPitch], in the warp's shared memory; maxima and sums beside it.
-  __device__ static void tile(const AttentionArgs& args, const Place& place, std::int64_t first, std::byte* memory,
-                              float* maxima, float* sums, int lane) {
-    const std::uint32_t ring = shared_address(memory);
+  __device__ static void tile(const AttentionArgs& args, const Place& place, std::int64_t first, std::byte* own,
+                              std::int32_t* slots, float* maxima, float* sums, int lane) {
+    const WarpMemory memory{shared_address(own), shared_address(slots)};
     Entries entries = load_entries(args, place, first, lane);
-    issue<0>(args, place, entries, ring, lane);
-    issue<1>(args, place, entries, ring, lane);
-    if constexpr (kRing > 3) issue<2>(args, place, entries, ring, lane);
+    slots[lane] = entries.slot[0];
+    slots[lane + 32] = entries.slot[1];
+    __syncwarp();
+    issue<0>(args, place, memory, lane);
+    issue<1>(args, place, memory, lane);
+    if constexpr (kRing > 3) issue<2>(args, place, memory, lane);
     load_scales(args, place, entries);
     Scores scores;
     {
       Queries queries;
       load_queries(args, place, queries, lane);
-      score_step<0>(next_item<0>(args, place, entries, ring, lane), queries, scores, lane);
-      score_step<1>(next_item<1>(args, place, entries, ring, lane), queries, scores, lane);
-      score_step<2>(next_item<2>(args, place, entries, ring, lane), queries, scores, lane);
-      score_step<3>(next_item<3>(args, place, entries, ring, lane), queries, scores, lane);
+      score_step<0>(next_item<0>(args, place, memory, lane), queries, scores, lane);
+      score_step<1>(next_item<1>(args, place, memory, lane), queries, scores, lane);
+      score_step<2>(next_item<2>(args, place, memory, lane), queries, scores, lane);
+      score_step<3>(next_item<3>(args, place, memory, lane), queries, scores, lane);
     }
     float max[kHeadTiles][2];
     float sum[kHeadTiles][2];
     softmax(args, entries, scores, max, sum, lane);
     Result result = {};
-    value_step<0>(next_item<4>(args, place, entries, ring, lane), scores, result, lane);
-    value_step<1>(next_item<5>(args, place, entries, ring, lane), scores, result, lane);
-    value_step<2>(next_item<6>(args, place, entries, ring, lane), scores, result, lane);
-    value_step<3>(next_item<7>(args, place, entries, ring, lane), scores, result, lane);
+    value_step<0>(next_item<4>(args, place, memory, lane), scores, result, lane);
+    value_step<1>(next_item<5>(args, place, memory, lane), scores, result, lane);
+    value_step<2>(next_item<6>(args, place, memory, lane), scores, result, lane);
+    value_step<3>(next_item<7>(args, place, memory, lane), scores, result, lane);
     __syncwarp();  // the ring is free
-    float* const out = reinterpret_cast<float*>(memory);
+    float* const out = reinterpret_cast<float*>(own);
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) {
       const int head = 8 * tile + 2 * (lane % 4);
@@ -402,6 +414,7 @@ struct GroupedKernel {
 
   __device__ static void run_block(const AttentionArgs& args, const Place& place, std::int64_t run, std::int64_t runs,
                                    std::byte* memory) {
+    __shared__ std::int32_t slots[kWarps][kTile];
     __shared__ float maxima[kWarps * kHeads];
     __shared__ float sums[kWarps * kHeads];
     __shared__ bool last;
@@ -409,8 +422,8 @@ struct GroupedKernel {
     const std::int64_t left = place.count - run * kGroupedRun;
     const int tiles = left <= 0 ? 0 : static_cast<int>(left >= kGroupedRun ? kWarps : (left + kTile - 1) / kTile);
     if (warp < tiles) {
-      tile(args, place, run * kGroupedRun + warp * kTile, memory + warp * kWarpBytes, maxima + warp * kHeads,
-           sums + warp * kHeads, static_cast<int>(threadIdx.x) % 32);
+      tile(args, place, run * kGroupedRun + warp * kTile, memory + warp * kWarpBytes, slots[warp],
+           maxima + warp * kHeads, sums + warp * kHeads, static_cast<int>(threadIdx.x) % 32);
     }
     __syncthreads();
     join_tiles(args, place, run, tiles, runs == 1, memory, maxima, sums);
