@@ -142,14 +142,13 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_diff_kernel(const SparseDi
   for (int j = 0; j < kEntries; ++j) place[j] = block[j] >= 0 ? table.insert(block[j], first_entry + 32 * j) : 0;
   __syncthreads();
 
-  // 2. Hits.
+  // 2. Hits. A block in the buffer never overlaps the newest R tokens: it did not when it came, and they move on.
 #pragma unroll
   for (int group = 0; group < kSlots; group += 4) {
     std::uint32_t found[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // the first probes of four slots are in flight together
-      std::int32_t& wanted = resident[group + k];
-      if (wanted >= ring_from) wanted = -1;
+      const std::int32_t wanted = resident[group + k];
       found[k] = wanted >= 0 ? words[table.home(wanted)] : kEmpty;
     }
 #pragma unroll

@@ -231,39 +231,43 @@ TEST_F(SparseDiffTest, OneRowOfOneBlock) {
   run_steps(batch, 60, test_seed() + 9);
 }
 
-// Blocks a multiple of 2^19 apart share the bits that the table keeps of them.
+// Blocks a multiple of 2^19 apart share the bits that the table keeps of them. Two families of them: members of one
+// displace the other's, so that probes meet blocks of their own family.
 TEST_F(SparseDiffTest, BlocksThatShareTheirLowBits) {
   constexpr std::int32_t kApart = 1 << 19;
-  const auto shape = sparse::make_hot_buffer_shape(64, 1, 16).value();
+  constexpr std::int32_t kMembers = 4000;
+  constexpr std::size_t kSize = 2048;
+  const auto shape = sparse::make_hot_buffer_shape(kSize, 1, 16).value();
   sparse::HotBuffer buffer(shape);
-  DeviceBuffer<std::int32_t> blocks(64), length(1), selected(64), count(1), slot_of(64);
-  DeviceBuffer<std::uint16_t> lru(64);
-  DeviceBuffer<SparseMiss> misses(64);
+  DeviceBuffer<std::int32_t> blocks(kSize), length(1), selected(kSize), count(1), slot_of(kSize);
+  DeviceBuffer<std::uint16_t> lru(kSize);
+  DeviceBuffer<SparseMiss> misses(kSize);
   DeviceBuffer<SparseDiffCounts> counts(1);
   DeviceBuffer<HotRow> rows(1);
   blocks.fill_bytes(0xFF);
-  std::vector<std::uint16_t> order(64);
+  std::vector<std::uint16_t> order(kSize);
   std::iota(order.begin(), order.end(), std::uint16_t{0});
   lru.upload(order.data(), order.size());
   const HotRow row{.block_of_slot = blocks.data(),
                    .lru = lru.data(),
-                   .hot_blocks = 64,
+                   .hot_blocks = kSize,
                    .block_tokens = 1,
                    .ring_recent = shape.ring_recent,
                    .ring_tokens = shape.ring_tokens};
   rows.upload(&row, 1);
-  const std::int32_t newest = 40 * kApart;
-  const std::int32_t length_value = newest + 1;
-  length.upload(&length_value, 1);
+  constexpr std::int32_t kLength = kMembers * kApart + 100;
+  length.upload(&kLength, 1);
+  constexpr auto kCount = static_cast<std::int32_t>(kSize);
+  count.upload(&kCount, 1);
+  std::mt19937_64 random(test_seed() + 10);
   sparse::SparseDiff expected;
-  for (std::int32_t step = 0; step < 6; ++step) {
-    std::vector<std::int32_t> entries;
-    for (std::int32_t i = 0; i < 20; ++i) entries.push_back((i + 3 * step) * kApart + 5);
-    for (std::int32_t i = 0; i < 10; ++i) entries.push_back((i + step) * kApart + 5 + i % 2);
-    const auto n = static_cast<std::int32_t>(entries.size());
-    buffer.diff(entries, newest, expected);
+  for (int step = 0; step < 8; ++step) {
+    std::vector<std::int32_t> entries;  // some come twice
+    while (entries.size() < kSize)
+      entries.push_back(static_cast<std::int32_t>(random() % kMembers) * kApart + 5 +
+                        static_cast<std::int32_t>(random() % 2));
+    buffer.diff(entries, kLength - 1, expected);
     selected.upload(entries.data(), entries.size());
-    count.upload(&n, 1);
     launch_sparse_diff({.rows = rows.data(),
                         .lengths = length.data(),
                         .selected = selected.data(),
@@ -272,16 +276,16 @@ TEST_F(SparseDiffTest, BlocksThatShareTheirLowBits) {
                         .misses = misses.data(),
                         .counts = counts.data(),
                         .batch = 1,
-                        .max_selected = 64,
-                        .max_hot_blocks = 64},
+                        .max_selected = kCount,
+                        .max_hot_blocks = kCount},
                        nullptr);
     HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
     const auto got = downloaded(slot_of);
-    for (std::size_t i = 0; i < entries.size(); ++i)
+    for (std::size_t i = 0; i < kSize; ++i)
       ASSERT_EQ(got[i], expected.slot_of[i]) << "step " << step << " entry " << i << " block " << entries[i];
     const auto kept = downloaded(blocks);
     const auto kept_order = downloaded(lru);
-    for (std::size_t slot = 0; slot < 64; ++slot) {
+    for (std::size_t slot = 0; slot < kSize; ++slot) {
       ASSERT_EQ(kept[slot], buffer.block_of_slot()[slot]) << "step " << step << " slot " << slot;
       ASSERT_EQ(kept_order[slot], buffer.lru()[slot]) << "step " << step << " place " << slot;
     }
