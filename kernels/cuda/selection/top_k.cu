@@ -314,13 +314,34 @@ __global__ void __launch_bounds__(kThreads, 1) top_k_kernel(const TopKDevicePara
   team.sync();  // no block leaves while another reads its shared memory
 }
 
-// Both kernels may take all shared memory and clusters of 16.
-void allow_large_launches(const LaunchLimits& limits) {
+cudaLaunchConfig_t launch_config(std::int64_t rows, int blocks, std::size_t shared_bytes,
+                                 cudaLaunchAttribute& cluster) {
+  cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(rows * blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = launch_limits().hopper ? 1 : 0;
+  return config;
+}
+
+// Lets both kernels have all shared memory. The most blocks of a row: clusters of 16 are an extra of the device, for
+// which each of its parts needs 16 multiprocessors.
+int most_blocks() {
+  const LaunchLimits& limits = launch_limits();
+  int clusters = 0;
   for (const auto kernel : {top_k_kernel<true>, top_k_kernel<false>}) {
     HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared_bytes));
     if (!limits.hopper) continue;
     HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    cudaLaunchAttribute attribute;
+    const cudaLaunchConfig_t config = launch_config(1, 16, static_cast<std::size_t>(limits.shared_bytes), attribute);
+    HOTSET_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
   }
+  return !limits.hopper ? 1 : clusters > 0 ? 16 : 8;
 }
 
 // Steps of 32 groups that a warp takes of a row. Three scores more than there are may lie in the groups.
@@ -334,34 +355,27 @@ void launch_top_k(const TopKDeviceParams& params, Stream stream) {
   if (params.rows <= 0) return;
   HS_CHECK(params.max_length >= 0 && params.max_length <= std::int64_t{1} << 30, "a row is too long");
   const LaunchLimits& limits = launch_limits();
-  static const bool allowed = (allow_large_launches(limits), true);
-  static_cast<void>(allowed);
+  static const int most = most_blocks();
   const std::int64_t most_steps = (limits.shared_bytes - static_cast<std::int64_t>(sizeof(Shared))) / kStepBytes;
   int blocks = params.blocks_per_row;
   if (blocks == 0) {
     // As many as fill the device once, fewer for short rows; more where the keys stay in shared memory then.
     blocks = params.rows <= 8 ? 16 : params.rows <= 16 ? 8 : params.rows <= 32 ? 4 : 2;
-    while (blocks < 16 && steps_of(params.max_length, blocks) > most_steps &&
-           steps_of(params.max_length, 16) <= most_steps) {
+    while (blocks < most && steps_of(params.max_length, blocks) > most_steps &&
+           steps_of(params.max_length, most) <= most_steps) {
       blocks *= 2;
     }
     while (blocks > 1 && steps_of(params.max_length, blocks / 2) <= 1) blocks /= 2;
   }
-  if (!limits.hopper) blocks = 1;
+  blocks = std::min(blocks, most);
   HS_CHECK(blocks == 1 || blocks == 2 || blocks == 4 || blocks == 8 || blocks == 16, "no such number of blocks");
   const std::int64_t steps = steps_of(params.max_length, blocks);
   const bool kept = steps <= most_steps;
 
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(params.rows * blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = sizeof(Shared) + (kept ? static_cast<std::size_t>(steps * kStepBytes) : 0);
+  cudaLaunchAttribute cluster;
+  const std::size_t bytes = sizeof(Shared) + (kept ? static_cast<std::size_t>(steps * kStepBytes) : 0);
+  cudaLaunchConfig_t config = launch_config(params.rows, blocks, bytes, cluster);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = limits.hopper ? 1 : 0;
   HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, kept ? top_k_kernel<true> : top_k_kernel<false>, params));
 }
 
