@@ -38,8 +38,10 @@ struct GroupedKernel {
   static constexpr int kPitch = 2 * kDim + 16;                  // an odd number of 16-byte units: no bank conflicts
   static constexpr int kRawPitch = kFp8 ? kDim : kPitch;        // bytes of a row as it comes
   static constexpr int kRawUnits = (kFp8 ? 1 : 2) * kDim / 16;  // 16-byte units of a row
-  static constexpr int kBlocksPerSm = kHeadTiles == 1 && !kPrecise ? 4 : 3;
-  static constexpr int kRing = kFp8 || kBlocksPerSm == 3 ? 4 : 3;  // items
+  // What the registers allow without spills, and the items that then keep about 100 KB of a multiprocessor on their
+  // way.
+  static constexpr int kBlocksPerSm = kHeadTiles == 2 ? 2 : kPrecise || kFp8 ? 3 : 4;
+  static constexpr int kRing = kFp8 ? 6 : kBlocksPerSm == 4 ? 3 : 4;
   static constexpr int kItemBytes = 16 * kRawPitch;
   static constexpr int kWideBytes = kFp8 ? 16 * kPitch : 0;
   static constexpr int kResultPitch = kDim + 4;  // floats
@@ -315,6 +317,9 @@ struct GroupedKernel {
     issue<0>(args, place, memory, lane);
     issue<1>(args, place, memory, lane);
     if constexpr (kRing > 3) issue<2>(args, place, memory, lane);
+    if constexpr (kRing > 4) issue<3>(args, place, memory, lane);
+    if constexpr (kRing > 5) issue<4>(args, place, memory, lane);
+    static_assert(kRing >= 3 && kRing <= 6);
     load_scales(args, place, entries);
     Scores scores;
     {
