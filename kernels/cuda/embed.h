@@ -1,0 +1,27 @@
+// Rows of the embedding table on the device: out[t, :] = table[tokens[t], :]. Exact, but for the rounding to a bfloat16
+// output.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/stream.h"
+
+namespace hotset::kernels::cuda {
+
+// All pointers are the device's.
+struct EmbedDeviceParams {
+  const void* table = nullptr;  // [vocabulary, hidden] of table_type
+  DenseType table_type = DenseType::kBF16;
+  const std::int32_t* tokens = nullptr;  // [count]; one outside the vocabulary (padding: -1) gives a row of zeros
+  void* out = nullptr;                   // [count, hidden] of out_type
+  DenseType out_type = DenseType::kF32;
+  std::int64_t out_stride = 0;  // in elements, 0: hidden
+  std::int64_t count = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t hidden = 0;
+};
+
+void launch_embed(const EmbedDeviceParams& params, Stream stream);
+
+}  // namespace hotset::kernels::cuda
