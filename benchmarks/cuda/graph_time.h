@@ -13,12 +13,15 @@ namespace hotset::kernels::cuda {
   return values[values.size() / 2];
 }
 
-// Microseconds of one replay of what `launch(stream)` launches: the median of `repeats`, after one more to warm up.
-// `prepare(stream)` runs before each replay and is not timed.
+// Microseconds of one replay of what `launch(stream)` launches: the median of `repeats`, after one more to warm up and
+// one plain run, which loads the kernels. `prepare(stream)` runs before each and is not timed.
 template <class Launch, class Prepare>
 double graph_time_us(cudaStream_t stream, int repeats, const Launch& launch, const Prepare& prepare) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
+  prepare(stream);
+  launch(stream);
+  HOTSET_CUDA_CHECK(cudaStreamSynchronize(stream));
   HOTSET_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   launch(stream);
   HOTSET_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
