@@ -29,9 +29,9 @@ inline constexpr std::int64_t kLatentRun = 512;
 struct SparseAttentionParams {
   KvGeometry geometry;
   ActivationType activation = ActivationType::kF32;  // of q and out
-  const void* q = nullptr;          // [rows, heads * key_dim], 16-byte aligned; row stride in elements, a multiple of 8
-  std::int64_t q_stride = 0;        //
-  const std::byte* pool = nullptr;  // 16-byte aligned; row of slot s lies at pool + s * row_bytes
+  const void* q = nullptr;  // [rows, heads * key_dim], 16-byte aligned; row stride in elements, a multiple of 8
+  std::int64_t q_stride = 0;
+  const std::byte* pool = nullptr;  // 16-byte aligned; row of slot s < 2^31 lies at pool + s * row_bytes
   SlotType slot_type = SlotType::kInt64;
   const void* slots = nullptr;           // [rows, slot_stride]; -1 is a hole
   std::int64_t slot_stride = 0;          // in entries
