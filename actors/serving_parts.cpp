@@ -143,6 +143,47 @@ Result<void> record_selections(const ServerConfig& config, const sparse::Selecti
   return {};
 }
 
+// Everything about text: encoder, end-of-sequence tokens, what the API tells of it. Returns the tokenizer, or null.
+Result<std::shared_ptr<const model::Tokenizer>> fill_text(const ServerConfig& config,
+                                                          const model::Checkpoint& checkpoint, ServingParts& parts) {
+  const model::ModelConfig& model = checkpoint.config();
+  auto text = load_text_parts(checkpoint.tokenizer_source(), config, parts.clock);
+  if (!text) return text.error();
+  text.value().vocabulary = model.vocabulary;
+  const std::shared_ptr<const model::Tokenizer> tokenizer = text.value().tokenizer;
+  if (tokenizer != nullptr && tokenizer->vocabulary_size() > model.vocabulary) {
+    log_warn("the tokenizer has more tokens than the model: text that needs the others is refused");
+  }
+  parts.info.has_tokenizer = tokenizer != nullptr;
+  parts.info.has_chat_template = static_cast<bool>(text.value().render);
+  parts.gateway.eos_tokens = model.eos_tokens;
+  if (parts.gateway.eos_tokens.empty() && tokenizer != nullptr && tokenizer->eos()) {
+    parts.gateway.eos_tokens.push_back(*tokenizer->eos());
+  }
+  parts.encoder = std::make_shared<const PromptEncoder>(std::move(text).value());
+  return tokenizer;
+}
+
+// Pools of the sizes in `parts`, and what runs the steps over them.
+Result<std::shared_ptr<model::StepRunner>> make_runner(const ServerConfig& config, const ServingParts& parts,
+                                                       const sparse::SelectionPolicy& policy,
+                                                       std::unique_ptr<model::ModelWeights> weights,
+                                                       std::unique_ptr<kernels::Backend> backend) {
+  auto device = storage::DevicePool::create(parts.pools.layout,
+                                            {.rows = parts.pools.device_pages, .metadata = parts.pools.metadata_pages});
+  if (!device) return device.error();
+  auto host = storage::HostPool::create(parts.pools.layout, parts.pools.host_pages);
+  if (!host) return host.error();
+  auto runner = std::make_shared<model::StepRunner>(
+      std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(), policy.algorithm,
+      model::StepRunnerLimits{.max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk});
+  runner->verify(config.verify_rate);
+  if (!config.trace_selections.empty()) {
+    if (const auto traced = record_selections(config, policy, parts, *runner); !traced) return traced.error();
+  }
+  return runner;
+}
+
 }  // namespace
 
 Result<ServingParts> load_serving_parts(const ServerConfig& config) {
@@ -151,7 +192,6 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   }
   ServingParts parts;
   parts.clock = std::make_shared<SystemClock>();
-
   auto checkpoint = model::open_checkpoint(config.model);
   if (!checkpoint) return checkpoint.error();
   const model::ModelConfig& model = checkpoint.value()->config();
@@ -159,28 +199,17 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   if (!context) return context.error();
   const auto algorithm = algorithm_of(config, model, context.value());
   if (!algorithm) return algorithm.error();
-  auto text = load_text_parts(checkpoint.value()->tokenizer_source(), config, parts.clock);
-  if (!text) return text.error();
-  text.value().vocabulary = model.vocabulary;
-  if (text.value().tokenizer != nullptr && text.value().tokenizer->vocabulary_size() > model.vocabulary) {
-    log_warn("the tokenizer has more tokens than the model: text that needs the others is refused");
-  }
 
   parts.info.model_name = model_name_of(config);
   parts.info.max_context = context.value();
   parts.info.vocabulary = static_cast<std::int32_t>(model.vocabulary);
-  parts.info.has_tokenizer = text.value().tokenizer != nullptr;
-  parts.info.has_chat_template = static_cast<bool>(text.value().render);
-  parts.gateway = {.max_context = context.value(), .max_sequences = config.max_queue, .eos_tokens = model.eos_tokens};
-  if (parts.gateway.eos_tokens.empty() && parts.info.has_tokenizer && text.value().tokenizer->eos()) {
-    parts.gateway.eos_tokens.push_back(*text.value().tokenizer->eos());
-  }
-  const std::shared_ptr<const model::Tokenizer> tokenizer = text.value().tokenizer;
-  parts.encoder = std::make_shared<const PromptEncoder>(std::move(text).value());
+  parts.gateway = {.max_context = context.value(), .max_sequences = config.max_queue, .eos_tokens = {}};
   parts.scheduler = {
       .max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk, .max_queue = config.max_queue};
-
   parts.pools.mode = config.kv_mode;
+  const auto tokenizer = fill_text(config, *checkpoint.value(), parts);
+  if (!tokenizer) return tokenizer.error();
+
   // Before the weights are read, so that an impossible size is refused at once; the sizes hold what they leave.
   const KvLayout expected =
       model::kv_layout_of(model, kv_dtype_of(config), expected_metadata(algorithm.value(), config, model));
@@ -190,8 +219,8 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   auto backend = kernels::make_cpu_backend(config.threads > 0 ? config.threads : processors);
   auto weights = model::load_weights(*checkpoint.value(), *backend);
   if (!weights) return weights.error();
-  auto selection =
-      set_up_selection(algorithm.value(), config, *checkpoint.value(), *weights.value(), *backend, tokenizer.get());
+  const auto selection = set_up_selection(algorithm.value(), config, *checkpoint.value(), *weights.value(), *backend,
+                                          tokenizer.value().get());
   if (!selection) return selection.error();
   const sparse::SelectionPolicy& policy = selection.value().policy;
   if (policy.algorithm == nullptr && config.kv_mode == KvModeChoice::kHot) {
@@ -207,21 +236,11 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   parts.pools.device_pages = sizes.value().device_pages;
   parts.pools.metadata_pages = sizes.value().metadata_pages;
   parts.pools.host_pages = sizes.value().host_pages;
-  auto device = storage::DevicePool::create(parts.pools.layout,
-                                            {.rows = parts.pools.device_pages, .metadata = parts.pools.metadata_pages});
-  if (!device) return device.error();
-  auto host = storage::HostPool::create(parts.pools.layout, parts.pools.host_pages);
-  if (!host) return host.error();
   parts.info.summary =
       summary_of(parts.info, *weights.value(), backend->description(), config, parts.pools, selection.value());
-  auto runner = std::make_shared<model::StepRunner>(
-      std::move(weights).value(), std::move(backend), std::move(device).value(), std::move(host).value(),
-      policy.algorithm, model::StepRunnerLimits{.max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk});
-  runner->verify(config.verify_rate);
-  if (!config.trace_selections.empty()) {
-    if (const auto traced = record_selections(config, policy, parts, *runner); !traced) return traced.error();
-  }
-  parts.executor = std::move(runner);
+  auto runner = make_runner(config, parts, policy, std::move(weights).value(), std::move(backend));
+  if (!runner) return runner.error();
+  parts.executor = std::move(runner).value();
   return parts;
 }
 
