@@ -45,9 +45,5 @@ void launch_low_rank_chunks_mma(const LowRankScoresDeviceParams& params, const L
                                 Stream stream);
 void launch_low_rank_scores_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
                                 Stream stream);
-void launch_low_rank_chunks_plain(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
-                                  Stream stream);
-void launch_low_rank_scores_plain(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
-                                  Stream stream);
 
 }  // namespace hotset::kernels::cuda

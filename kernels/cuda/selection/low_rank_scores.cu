@@ -171,7 +171,9 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
   if (tuned) {
     launch_low_rank_chunks_mma(params, work, blocks_for(ceil_div(chunks * kv_heads, 4), params.grid_blocks), stream);
   } else {
-    launch_low_rank_chunks_plain(params, work, blocks_for(chunks * params.heads, params.grid_blocks), stream);
+    chunks_plain_kernel<<<blocks_for(chunks * params.heads, params.grid_blocks), kPlainThreads, 0, stream>>>(params,
+                                                                                                             work);
+    HOTSET_CUDA_CHECK_LAUNCH();
   }
   const auto joins = static_cast<unsigned>(ceil_div(rows.rows * params.heads, kJoinThreads / 32));
   join_kernel<<<joins, kJoinThreads, 0, stream>>>(params, work);
@@ -179,23 +181,12 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
   if (tuned) {
     launch_low_rank_scores_mma(params, work, blocks_for(ceil_div(chunks * kChunkPages, 4), params.grid_blocks), stream);
   } else {
-    launch_low_rank_scores_plain(params, work, blocks_for(chunks, params.grid_blocks), stream);
+    scores_plain_kernel<<<blocks_for(chunks, params.grid_blocks), kPlainThreads, 0, stream>>>(params, work);
+    HOTSET_CUDA_CHECK_LAUNCH();
   }
 }
 
 }  // namespace
-
-void launch_low_rank_chunks_plain(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
-                                  Stream stream) {
-  chunks_plain_kernel<<<blocks, kPlainThreads, 0, stream>>>(params, work);
-  HOTSET_CUDA_CHECK_LAUNCH();
-}
-
-void launch_low_rank_scores_plain(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
-                                  Stream stream) {
-  scores_plain_kernel<<<blocks, kPlainThreads, 0, stream>>>(params, work);
-  HOTSET_CUDA_CHECK_LAUNCH();
-}
 
 std::size_t low_rank_workspace_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads,
                                      std::int32_t rank) {

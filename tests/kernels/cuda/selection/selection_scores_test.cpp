@@ -193,6 +193,33 @@ TEST_F(SelectionScores, RowsThatTakeEverythingAreNotScored) {
   for (int i = 0; i < 300; ++i) ASSERT_NE(got[static_cast<std::size_t>(300 + i)], RowTable::kCanary);
 }
 
+// More rows than one launch takes; without query_rows a row takes the query of its own number.
+TEST_F(SelectionScores, LargeBatchesAreSplit) {
+  Random random;
+  constexpr std::int64_t kRows = 1030;
+  constexpr int kHeads = 32;
+  const MetadataGeometry geometry = index_geometry(128, KvDType::kFp8);
+  const Sequences sequences = make_sequences(geometry, {}, {200}, random);
+  std::vector<DeviceRows::Row> list;
+  for (std::int64_t row = 0; row < kRows; ++row) list.push_back({sequences.beds[0].get(), row, 1 + row % 200});
+  DeviceRows rows(list, geometry, 200, random);
+  const auto q = to_device(random.normals(kRows * kHeads * 128));
+  const auto weights = to_device(random.normals(kRows * kHeads));
+  const std::vector<float> named = device_index_scores(rows, q, weights, kHeads, 128, false, 0);
+  IndexScoresDeviceParams params;
+  params.rows = rows.rows();
+  params.rows.query_rows = nullptr;
+  params.q = q.data();
+  params.q_stride = kHeads * 128;
+  params.weights = weights.data();
+  params.heads = kHeads;
+  launch_index_scores(params, nullptr);
+  ASSERT_TRUE(same(named, rows.scores()));
+  DeviceRows alone({list.back()}, geometry, 200, random);
+  const std::vector<float> one = device_index_scores(alone, q, weights, kHeads, 128, false, 0);
+  ASSERT_TRUE(std::equal(one.begin(), one.end(), named.end() - 200));
+}
+
 // ---- Low-rank keys ----
 
 struct LowRankCase {
