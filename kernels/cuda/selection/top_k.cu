@@ -31,7 +31,7 @@ constexpr int kCopies = 4;                 // of the first histogram: scores cro
 constexpr int kStepBytes = kThreads * 16;  // keys of one step of all warps of a block
 constexpr unsigned kAll = 0xffffffffU;
 
-struct Shared {
+struct alignas(16) Shared {                       // the keys that are kept lie behind it
   std::uint32_t first_histogram[kCopies][kBins];  // copy 0 becomes their sum
   std::uint32_t later_histogram[2][kBins];
   std::uint32_t warp_sums[kWarps];
