@@ -6,12 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "tests/seed.h"
 
 namespace hotset {
 namespace {
@@ -20,15 +20,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kWidths[] = {1, 16, 64, 80, 96, 127, 128, 129, 144, 512};
 
-// HOTSET_TEST_SEED repeats a run.
 class KvFormat : public ::testing::Test {
  protected:
-  KvFormat() {
-    const char* given = std::getenv("HOTSET_TEST_SEED");
-    const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-    std::cout << "HOTSET_TEST_SEED=" << seed << '\n';
-    random_.seed(seed);
-  }
   std::vector<float> normals(std::int64_t count, float factor = 1.0F) {
     std::normal_distribution<float> normal;
     std::vector<float> out(static_cast<std::size_t>(count));
@@ -44,7 +37,7 @@ class KvFormat : public ::testing::Test {
     }
     return out;
   }
-  std::mt19937_64 random_;
+  std::mt19937_64 random_{test_seed()};
 };
 
 struct Coded {

@@ -1,4 +1,4 @@
-// What the kernel tests share: a seeded generator that prints its seed, every instruction set of this machine, and
+// What the kernel tests share: a seeded generator, every instruction set of this machine, and
 // comparison bit by bit.
 #pragma once
 
@@ -7,29 +7,22 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/seed.h"
 
 namespace hotset::kernels {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// HOTSET_TEST_SEED repeats a run.
+// Seeded by test_seed().
 class Random {
  public:
-  Random() {
-    const char* given = std::getenv("HOTSET_TEST_SEED");
-    const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-    std::cout << "HOTSET_TEST_SEED=" << seed << '\n';
-    engine_.seed(seed);
-  }
   float normal() { return normal_(engine_); }
   double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(engine_); }
   std::int64_t integer(std::int64_t low, std::int64_t high) {
@@ -43,7 +36,7 @@ class Random {
   std::mt19937_64& engine() { return engine_; }
 
  private:
-  std::mt19937_64 engine_;
+  std::mt19937_64 engine_{test_seed()};
   std::normal_distribution<float> normal_;
 };
 
