@@ -11,10 +11,9 @@
 //   step before samples; an end-of-sequence is therefore known one step late, and the overshoot row is dropped.
 // - A sequence that reaches max_tokens gets no further row (that end is known in time).
 // - A step's result names the sequences that the cache manager parked in it (StepResult::deferred). Such a sequence
-// goes
-//   back to its last row that was run, and waits until it is resumed; parked ones are resumed in the order of their
-//   admission, before anything new is admitted. Its rows in a step that was drafted before the scheduler heard of it
-//   are dropped by the cache manager, which knows them by their turn: the number of times that it was resumed.
+//   goes back to its last row that was run, and waits until it is resumed; parked ones are resumed in the order of
+//   their admission, before anything new is admitted. Its rows in a step that was drafted before the scheduler heard of
+//   it are dropped by the cache manager, which knows them by their turn: the number of times that it was resumed.
 // - Who was told "later" is asked for again after every step: room also comes when a sequence may be demoted.
 // Thread: one owner. Time comes in as arguments.
 #pragma once

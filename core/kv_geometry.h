@@ -54,7 +54,7 @@ struct KvGeometry {
   }
   [[nodiscard]] constexpr std::int64_t value_scales_offset_bytes() const {
     return layout == Layout::kLatent ? key_scales_offset_bytes()
-                                     : key_scales_offset_bytes() + 4 * kv_heads * fp8_scales(key_dim);
+                                     : key_scales_offset_bytes() + fp8_scales(key_dim) * kv_heads * 4;
   }
   [[nodiscard]] constexpr std::int64_t rope_offset_bytes() const {
     return key_scales_offset_bytes() + 4 * fp8_scales(value_dim);
@@ -64,8 +64,8 @@ struct KvGeometry {
       return (key_elements() + (layout == Layout::kLatent ? 0 : value_elements())) * kv_dtype_bytes(dtype);
     }
     const std::int64_t end = layout == Layout::kLatent
-                                 ? rope_offset_bytes() + 2 * (key_dim - value_dim)
-                                 : value_scales_offset_bytes() + 4 * kv_heads * fp8_scales(value_dim);
+                                 ? rope_offset_bytes() + 2 * (std::int64_t{key_dim} - value_dim)
+                                 : value_scales_offset_bytes() + fp8_scales(value_dim) * kv_heads * 4;
     return round_up(end, kFp8RowAlignment);
   }
   [[nodiscard]] constexpr std::int64_t page_bytes() const { return kPageTokens * row_bytes(); }
@@ -94,7 +94,9 @@ struct MetadataGeometry {
 
   [[nodiscard]] constexpr std::int64_t bounds_bytes() const { return dtype == KvDType::kF32 ? 4 : 2; }  // of a number
   // Of one KV head's part of a kLowRankKeys page.
-  [[nodiscard]] constexpr std::int64_t low_rank_head_bytes() const { return kPageTokens * (rank / 2 + 2); }
+  [[nodiscard]] constexpr std::int64_t low_rank_head_bytes() const {
+    return kPageTokens * (std::int64_t{rank} / 2 + 2);
+  }
   [[nodiscard]] constexpr std::int64_t page_bytes() const {
     switch (kind) {
       case Kind::kNone: return 0;

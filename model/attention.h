@@ -1,7 +1,6 @@
 // The heart: attention of one layer over the tiered cache. New rows are written where their sequence keeps them, with
 // what selection needs of them; queries that select choose their blocks; then every row attends:
-// - a generated token over a list of physical slots (everything, or its selection, whose missing rows are loaded
-// first),
+// - a generated token over a list of physical slots (everything, or its selection, whose missing rows come first),
 // - a prompt's row densely over tiles of 64 positions (device pages, or pages brought from the host one by one), or,
 //   when the algorithm selects for prompts too, over its selection like a generated token.
 // Thread: the stream that runs the step.

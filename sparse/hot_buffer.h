@@ -39,9 +39,8 @@ Result<HotBufferShape> make_hot_buffer_shape(std::int64_t hot_blocks, std::int64
 class SelectionAlgorithm;
 
 // The shape that serves the algorithm's largest selection.
-// - `hot_ring`: --hot-ring, tokens; absent: max(128, window); less than the window is refused, because the window's
-// rows
-//   must be in the ring.
+// - `hot_ring`: --hot-ring, tokens; absent: max(128, window); less than the window is refused: its rows must be in the
+//   ring.
 // - `hot_buffer`: --hot-buffer, tokens per sequence and layer, whole blocks count; absent: twice the budget (where
 //   everything that is selected is forced: the forced blocks); less than the budget is refused.
 Result<HotBufferShape> hot_buffer_shape_for(const SelectionAlgorithm& algorithm, std::optional<std::int64_t> hot_ring,

@@ -38,8 +38,7 @@ struct SelectionQueries {
   std::int32_t index_heads = 0;
 };
 
-// Selections of several rows, one after the other; each ascending, unique, in range; the last block may be partly
-// filled.
+// Selections of several rows, one after the other; each ascending, unique, in range; the last block may be partly full.
 struct SelectionList {
   std::vector<std::int32_t> blocks;
   std::vector<std::int64_t> offsets{0};  // [rows + 1]

@@ -30,7 +30,7 @@ struct KvOp {
                 // parked, metadata_pages cover the rows so far; from resident the sequence keeps its own. Rows that are
                 // not on the host yet are written there, then the ring and the last selection's blocks are loaded: so
                 // the new pages may be among those that the sequence had.
-    kPark,  // from resident or hot: rows and metadata that are not on the host yet are written there
+    kPark,      // from resident or hot: rows and metadata that are not on the host yet are written there
   };
   Kind kind = Kind::kAddHostPages;
   std::vector<HostPage> host_pages;
@@ -39,8 +39,8 @@ struct KvOp {
   HotBufferShape shape;  // kEnterHot
 };
 
-// Device pages of one layer of a hot sequence: the buffer's slots lie one after the other, H * B rows, then the ring's
-// C.
+// Device pages of one layer of a hot sequence: the buffer's slots lie one after the other, H * B rows; then the C rows
+// of the ring.
 struct HotPages {
   std::int64_t buffer = 0;
   std::int64_t ring = 0;

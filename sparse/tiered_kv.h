@@ -7,8 +7,7 @@
 // Invariants of a sequence, after commit_rows:
 // - resident: every complete page is also on the host (write-through); the unfinished tail is on the device only.
 // - hot: rows [0, host_complete) are on the host; the newest min(length, C) rows are in the ring. A page goes to the
-// host
-//   when it is complete, which is before any of its ring slots is written again (C >= 65).
+//   host when it is complete, which is before any of its ring slots is written again (C >= 65).
 // - parked: every row is on the host.
 // Thread: the stream that runs the sequences' steps; one TieredKv per stream.
 #pragma once
@@ -61,13 +60,12 @@ class TieredKv {
   // in it.
   void metadata_targets(const SequenceKv& kv, LayerId layer, std::int64_t first, std::int64_t rows,
                         std::vector<std::byte*>& pages, std::vector<std::int32_t>& offsets) const;
-  // Appends the metadata pages of rows [0, length) of a layer that keeps metadata: on the device, or (parked) on the
-  // host.
+  // Appends the metadata pages of rows [0, length) of a layer that keeps metadata: the device's, or (parked) the
+  // host's.
   void metadata_pages(const SequenceKv& kv, LayerId layer, std::int64_t length,
                       std::vector<const std::byte*>& pages) const;
 
-  // Called once every layer has written `rows` new rows: the sequence is that much longer, complete pages go to the
-  // host.
+  // Called once every layer has written `rows` new rows: the sequence grows by them, complete pages go to the host.
   void commit_rows(SequenceKv& kv, std::int64_t rows, TierTraffic& traffic);
 
   // Appends the slots of rows [0, length) of a resident sequence.
