@@ -16,6 +16,7 @@
 #include "model/kv_layout.h"
 #include "model/step_runner.h"
 #include "model/weights.h"
+#include "tests/engine/next_rows.h"
 #include "tests/engine/test_algorithms.h"
 
 namespace hotset::testing {
@@ -229,25 +230,15 @@ class ModeDriver {
   }
 
   model::SequenceStep rows_of(Sequence& sequence) {
-    const auto prompt_tokens = static_cast<std::int64_t>(sequence.request.prompt.size());
-    model::SequenceStep step{.state = sequence.state, .first_position = sequence.position};
-    step.prefill = sequence.prefilling();
-    std::int64_t rows = 1;
-    if (step.prefill) {
-      const std::int64_t end =
-          std::min((sequence.position / options_.prefill_chunk + 1) * options_.prefill_chunk, prompt_tokens);
-      rows = end - sequence.position;
-      step.tokens.assign(sequence.request.prompt.begin() + sequence.position, sequence.request.prompt.begin() + end);
-    }
-    step.rows = static_cast<std::int32_t>(rows);
-    step.sample = sequence.position + rows >= prompt_tokens;
+    model::SequenceStep step =
+        next_rows(sequence.state, sequence.request.prompt, sequence.position, options_.prefill_chunk);
     if (algorithm_ && (step.prefill ? algorithm_->selects_prompt() : sequence.position + 1 > options_.threshold)) {
       step.selection = algorithm_;
       step.budget = algorithm_->max_blocks();
       step.dense_until = options_.threshold;
     }
-    grow(sequence, sequence.position + rows, step.ops);
-    sequence.position += rows;
+    grow(sequence, sequence.position + step.rows, step.ops);
+    sequence.position += step.rows;
     return step;
   }
   void grow(Sequence& sequence, std::int64_t end, std::vector<sparse::KvOp>& ops) {

@@ -17,7 +17,8 @@ constexpr std::int32_t kDim = 32;
 struct Queries {
   std::vector<float> q, weights;
   SelectionQueries view;
-  Queries(RandomFloats& random, std::int64_t rows) : q(random(rows * kHeads * kDim)), weights(random(rows * kHeads)) {
+  Queries(kernels::Random& random, std::int64_t rows)
+      : q(random.normals(rows * kHeads * kDim)), weights(random.normals(rows * kHeads)) {
     view.index_q = q.data();
     view.index_weights = weights.data();
     view.index_heads = kHeads;
@@ -30,12 +31,12 @@ std::shared_ptr<const SelectionAlgorithm> make(std::int64_t top_k) {
 
 // A whole prompt in one call: every position is a query.
 TEST(Dsa, SelectsForEveryQueryOfAPrompt) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(2);
   for (const std::int64_t top_k : {1, 16, 64, 100}) {
     const auto algorithm = make(top_k);
     SelectionSequence sequence(*algorithm, LayerId{0});
-    const std::vector<float> keys = random(260 * kDim);
+    const std::vector<float> keys = random.normals(260 * kDim);
     sequence.append(*backend, keys);
     const Queries queries(random, 260);
     std::vector<SelectionRow> rows;
@@ -64,13 +65,13 @@ TEST(Dsa, UpToTopKEverything) {
 
 // One row of 1 token beside one of many; a chunk's rows beside another sequence's.
 TEST(Dsa, RaggedBatchesSelectAsAlone) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(2);
   const auto algorithm = make(40);
   SelectionSequence first(*algorithm, LayerId{0});
   SelectionSequence second(*algorithm, LayerId{0});
-  first.append(*backend, random(9000 * kDim));
-  second.append(*backend, random(200 * kDim));
+  first.append(*backend, random.normals(9000 * kDim));
+  second.append(*backend, random.normals(200 * kDim));
   const Queries queries(random, 6);
   const std::vector<SelectionRow> rows = {first.row(0, 1, 40),    first.row(1, 9000, 40), second.row(2, 199, 40),
                                           second.row(3, 200, 40), second.row(4, 0, 40),   first.row(5, 41, 40)};
@@ -83,11 +84,11 @@ TEST(Dsa, RaggedBatchesSelectAsAlone) {
 }
 
 TEST(Dsa, NothingIsAllocatedOnceGrownAndOutIsAppended) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(1);
   const auto algorithm = make(8);
   SelectionSequence sequence(*algorithm, LayerId{0});
-  sequence.append(*backend, random(100 * kDim));
+  sequence.append(*backend, random.normals(100 * kDim));
   const Queries queries(random, 2);
   const std::vector<SelectionRow> rows = {sequence.row(0, 100, 8), sequence.row(1, 90, 8)};
   SelectionScratch scratch;

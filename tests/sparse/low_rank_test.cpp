@@ -12,7 +12,7 @@
 namespace hotset::sparse {
 namespace {
 
-std::shared_ptr<const IndexBasis> random_basis(RandomFloats& random, std::int32_t layers, std::int32_t kv_heads,
+std::shared_ptr<const IndexBasis> random_basis(kernels::Random& random, std::int32_t layers, std::int32_t kv_heads,
                                                std::int32_t dim, std::int32_t rank) {
   auto basis = std::make_shared<IndexBasis>();
   basis->layers = layers;
@@ -20,7 +20,7 @@ std::shared_ptr<const IndexBasis> random_basis(RandomFloats& random, std::int32_
   basis->key_dim = dim;
   basis->rank = rank;
   for (std::int32_t layer = 0; layer < layers; ++layer) {
-    basis->u.push_back(random(std::int64_t{kv_heads} * dim * rank));
+    basis->u.push_back(random.normals(std::int64_t{kv_heads} * dim * rank));
     for (float& x : basis->u.back()) x /= std::sqrt(static_cast<float>(dim));
   }
   return basis;
@@ -51,7 +51,7 @@ std::vector<float> index_keys(const std::vector<float>& keys, const IndexBasis& 
 }
 
 TEST(LowRank, SelectsAsDefined) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(2);
   const reference::Shape shapes[] = {{1, 1, 8}, {3, 1, 16}, {9, 3, 64}, {4, 2, 24}};
   const std::int32_t ranks[] = {2, 6, 16, 24};
@@ -64,10 +64,10 @@ TEST(LowRank, SelectsAsDefined) {
           const std::int64_t budget = sink + window + more;
           const auto algorithm = make(sink, window, budget, basis);
           SelectionSequence sequence(*algorithm, LayerId{1});
-          const std::vector<float> keys = random(1000 * shape.kv_heads * shape.dim);
+          const std::vector<float> keys = random.normals(1000 * shape.kv_heads * shape.dim);
           sequence.append(*backend, keys);
           const std::int64_t lengths[] = {1, 63, 64, 65, 127, 128, 129, 1000};
-          const std::vector<float> q = random(8 * shape.heads * shape.dim);
+          const std::vector<float> q = random.normals(8 * shape.heads * shape.dim);
           std::vector<SelectionRow> rows;
           for (std::int64_t row = 0; row < 8; ++row) rows.push_back(sequence.row(row, lengths[row], budget));
           SelectionQueries queries;
@@ -97,7 +97,7 @@ TEST(LowRank, SelectsAsDefined) {
 }
 
 TEST(LowRank, SaysWhatItKeeps) {
-  RandomFloats random;
+  kernels::Random random;
   const auto algorithm = make(4, 64, 2048, random_basis(random, 3, 2, 32, 8));
   EXPECT_EQ(algorithm->name(), "lowrank");
   EXPECT_EQ(algorithm->block_tokens(), 1);
@@ -109,12 +109,12 @@ TEST(LowRank, SaysWhatItKeeps) {
 }
 
 TEST(LowRank, ASmallerBudgetThanTheServersIsKept) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(1);
   const auto algorithm = make(1, 2, 100, random_basis(random, 1, 1, 8, 4));
   SelectionSequence sequence(*algorithm, LayerId{0});
-  sequence.append(*backend, random(300 * 8));
-  const std::vector<float> q = random(8);
+  sequence.append(*backend, random.normals(300 * 8));
+  const std::vector<float> q = random.normals(8);
   const SelectionQueries queries{.q = q.data(), .q_stride = 8, .heads = 1};
   const auto selected =
       select_rows(*algorithm, LayerId{0}, {sequence.row(0, 300, 100), sequence.row(0, 300, 10)}, queries, *backend);
@@ -125,13 +125,13 @@ TEST(LowRank, ASmallerBudgetThanTheServersIsKept) {
 
 // More scores than one batch holds, beside rows that take everything.
 TEST(LowRank, LongBatchesAreCutWithoutATrace) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(2);
   const auto algorithm = make(1, 2, 50, random_basis(random, 1, 1, 8, 2));
   SelectionSequence sequence(*algorithm, LayerId{0});
-  sequence.append(*backend, random(150'000 * 8));
+  sequence.append(*backend, random.normals(150'000 * 8));
   const std::int64_t count = 64;
-  const std::vector<float> q = random(count * 8);
+  const std::vector<float> q = random.normals(count * 8);
   const SelectionQueries queries{.q = q.data(), .q_stride = 8, .heads = 1};
   std::vector<SelectionRow> rows;
   for (std::int64_t row = 0; row < count; ++row)
@@ -143,7 +143,7 @@ TEST(LowRank, LongBatchesAreCutWithoutATrace) {
 }
 
 TEST(LowRank, ErrorsNameTheOption) {
-  RandomFloats random;
+  kernels::Random random;
   const auto basis = random_basis(random, 1, 1, 8, 4);
   const auto error = [&](std::int64_t sink, std::int64_t window, std::int64_t budget) {
     return make_low_rank({.sink = sink, .window = window, .budget = budget, .basis = basis}).error();

@@ -23,7 +23,7 @@ QuestOptions options(std::int64_t block, std::int64_t window, std::int64_t budge
 }
 
 TEST(Quest, SelectsAsDefined) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(2);
   for (const reference::Shape& shape : {reference::Shape{1, 1, 8}, reference::Shape{9, 3, 32}})
     for (const std::int64_t block : {1, 4, 16, 64})
@@ -42,10 +42,10 @@ TEST(Quest, SelectsAsDefined) {
           std::vector<float> keys;
           for (const std::int64_t length : {1, 63, 64, 65, 127, 128, 129, 1000}) {
             const std::int64_t width = std::int64_t{shape.kv_heads} * shape.dim;
-            const std::vector<float> more = random(length * width - static_cast<std::int64_t>(keys.size()));
+            const std::vector<float> more = random.normals(length * width - static_cast<std::int64_t>(keys.size()));
             keys.insert(keys.end(), more.begin(), more.end());
             sequence.append(*backend, more);
-            const std::vector<float> q = random(std::int64_t{shape.heads} * shape.dim);
+            const std::vector<float> q = random.normals(std::int64_t{shape.heads} * shape.dim);
             const SelectionQueries queries{
                 .q = q.data(), .q_stride = shape.heads * shape.dim, .heads = shape.heads, .scale = 0.25F};
             const Ints blocks =
@@ -67,7 +67,7 @@ TEST(Quest, SelectsAsDefined) {
 
 // The largest forced part occurs, so the smallest budget that is accepted is the smallest that works.
 TEST(Quest, TheForcedPartIsNeverLarger) {
-  RandomFloats random;
+  kernels::Random random;
   const auto backend = kernels::make_cpu_backend(1);
   for (const std::int64_t block : {1, 8, 64})
     for (const std::int64_t window : {1, 2, 8, 9, 64, 65}) {
@@ -75,8 +75,8 @@ TEST(Quest, TheForcedPartIsNeverLarger) {
       const auto algorithm = make_quest(options(block, window, most * block)).value();
       EXPECT_EQ(algorithm->forced_blocks(), most);
       SelectionSequence sequence(*algorithm, LayerId{0});
-      sequence.append(*backend, random(400 * 8));
-      const std::vector<float> q = random(8);
+      sequence.append(*backend, random.normals(400 * 8));
+      const std::vector<float> q = random.normals(8);
       std::size_t largest = 0;
       std::vector<SelectionRow> rows;
       for (std::int64_t length = 1; length <= 400; ++length) rows.push_back(sequence.row(0, length, 0));

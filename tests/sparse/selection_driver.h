@@ -4,42 +4,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "core/kv_geometry.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "sparse/selection.h"
+#include "tests/kernels/kernel_fixture.h"
 
 namespace hotset::sparse {
 
 using Ints = std::vector<std::int32_t>;
-
-// HOTSET_TEST_SEED repeats a run.
-class RandomFloats {
- public:
-  RandomFloats() {
-    const char* given = std::getenv("HOTSET_TEST_SEED");
-    const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-    std::cout << "HOTSET_TEST_SEED=" << seed << '\n';
-    engine_.seed(seed);
-  }
-  std::vector<float> operator()(std::int64_t count) {
-    std::vector<float> out(static_cast<std::size_t>(count));
-    for (float& x : out) x = normal_(engine_);
-    return out;
-  }
-  std::int64_t integer(std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
-  }
-
- private:
-  std::mt19937_64 engine_;
-  std::normal_distribution<float> normal_;
-};
 
 // The metadata of one sequence in one layer.
 class SelectionSequence {
