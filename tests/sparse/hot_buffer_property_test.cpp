@@ -2,22 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "sparse/hot_buffer.h"
+#include "tests/seed.h"
 #include "tests/sparse/sparse_diff_model.h"
 
 namespace hotset::sparse {
 namespace {
-
-std::uint64_t test_seed() {
-  const char* text = std::getenv("HOTSET_TEST_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 20'260'101;
-}
 
 struct Seen {
   std::int64_t steps = 0, hits = 0, ring_hits = 0, host_misses = 0, slack_misses = 0, evictions = 0, ignored = 0,
@@ -136,9 +130,7 @@ class Episode {
 };
 
 TEST(HotBufferProperty, EqualsTheModelAndItsSlotsHoldTheRows) {
-  const std::uint64_t seed = test_seed();
-  std::cout << "seed " << seed << " (HOTSET_TEST_SEED)\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed(20'260'101));
   Seen seen;
   for (int episode = 0; episode < 4000 && !HasFatalFailure(); ++episode) Episode(random, seen).run(250);
   EXPECT_EQ(seen.steps, 1'000'000);

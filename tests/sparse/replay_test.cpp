@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "sparse/hot_buffer.h"
+#include "tests/seed.h"
 
 namespace hotset::sparse {
 namespace {
@@ -54,13 +53,6 @@ std::vector<std::int32_t> from_to(std::int32_t first, std::int32_t end) {
   std::vector<std::int32_t> out(static_cast<std::size_t>(end - first));
   std::iota(out.begin(), out.end(), first);
   return out;
-}
-
-std::mt19937_64 seeded() {
-  const char* text = std::getenv("HOTSET_TEST_SEED");
-  const std::uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : 20'260'402;
-  std::cout << "seed " << seed << " (HOTSET_TEST_SEED)\n";
-  return std::mt19937_64(seed);
 }
 
 // Selections of up to `most` of the blocks below `blocks`, at positions that follow each other from `first` on.
@@ -105,7 +97,7 @@ std::int64_t fewest_misses(const Rows& rows, const HotBufferShape& shape, std::s
 }
 
 TEST(Replay, BeladyIsTheBestOfAllPolicies) {
-  std::mt19937_64 random = seeded();
+  std::mt19937_64 random(test_seed(20'260'402));
   std::int64_t better_than_lru = 0;
   std::int64_t copies = 0;
   for (int round = 0; round < 1'500; ++round) {
@@ -131,7 +123,7 @@ TEST(Replay, BeladyIsTheBestOfAllPolicies) {
 }
 
 TEST(Replay, LruCountsAreThoseOfTheHotBuffer) {
-  std::mt19937_64 random = seeded();
+  std::mt19937_64 random(test_seed(20'260'402));
   for (const std::int32_t block_tokens : {1, 4, 16}) {
     SelectionHistory history;
     std::vector<Rows> layers;

@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "core/concat.h"
 #include "tests/model/temporary_folder.h"
+#include "tests/seed.h"
 
 namespace hotset::sparse {
 namespace {
@@ -70,11 +69,6 @@ Content read_trace(const std::filesystem::path& path) {
     if (!record.value()) return content;
     content.rows.push_back({*record.value(), {record.value()->blocks.begin(), record.value()->blocks.end()}});
   }
-}
-
-std::uint64_t test_seed() {
-  const char* text = std::getenv("HOTSET_TEST_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 20'260'401;
 }
 
 std::vector<Row> random_rows(std::mt19937_64& random, std::size_t count, std::int32_t layers) {
@@ -171,9 +165,7 @@ TEST(SelectionTrace, BytesOfTheDocumentedExample) {
 }
 
 TEST(SelectionTrace, RandomRecordsComeBack) {
-  const std::uint64_t seed = test_seed();
-  std::cout << "seed " << seed << " (HOTSET_TEST_SEED)\n";
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed(20'260'401));
   const TemporaryFolder folder;
   const auto path = folder.path() / "random.trace";
   const std::vector<Row> rows = random_rows(random, 20'000, 30);
