@@ -50,16 +50,21 @@ class DeviceBuffer {
   [[nodiscard]] std::size_t size() const { return count_; }
   [[nodiscard]] std::size_t bytes() const { return count_ * sizeof(T); }
 
-  // Synchronous copies for set-up, tests and benchmarks; `count` elements from the start.
+  // For set-up, tests and benchmarks; `count` elements from the start. Done when they return, also for streams that
+  // don't wait for the default one: neither cudaMemset nor a small cudaMemcpy promises that by itself.
   void upload(const T* source, std::size_t count) {
     HS_CHECK(count <= count_, "the buffer holds what is uploaded");
     HOTSET_CUDA_CHECK(cudaMemcpy(data_, source, count * sizeof(T), cudaMemcpyHostToDevice));
+    HOTSET_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   }
   void download(T* target, std::size_t count) const {
     HS_CHECK(count <= count_, "the buffer holds what is downloaded");
     HOTSET_CUDA_CHECK(cudaMemcpy(target, data_, count * sizeof(T), cudaMemcpyDeviceToHost));
   }
-  void fill_bytes(int byte) { HOTSET_CUDA_CHECK(cudaMemset(data_, byte, bytes())); }
+  void fill_bytes(int byte) {
+    HOTSET_CUDA_CHECK(cudaMemset(data_, byte, bytes()));
+    HOTSET_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  }
 
  private:
   void* data_ = nullptr;
