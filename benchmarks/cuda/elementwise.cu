@@ -1,0 +1,157 @@
+// Elementwise kernels and sampling by rows: time of a graph replay beside bytes / 4.2 TB/s.
+//
+//   elementwise
+//
+// A buffer of 256 MB is written before each replay: nothing lies in the L2. A replay of few rows is launch time.
+#include <cstdio>
+#include <random>
+
+#include "benchmarks/cuda/graph_time.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/embed.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/rope.h"
+#include "kernels/cuda/sampling.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kHidden = 7168;
+constexpr std::int64_t kIntermediate = 18'432;
+constexpr std::int32_t kHeads = 40;
+constexpr std::int32_t kHeadDim = 128;
+constexpr std::int64_t kVocabulary = 129'280;
+constexpr std::int64_t kMostRows = 4096;
+constexpr std::int64_t kMostSampled = 256;
+constexpr double kBytesPerUs = 4.2e6;
+constexpr int kRepeats = 30;
+
+class Bench {
+ public:
+  Bench() {
+    dirty_.fill_bytes(0);
+    activations_.fill_bytes(0);
+    table_.fill_bytes(0);
+    std::vector<float> ones(kHidden, 1.0F);
+    weight_.upload(ones.data(), ones.size());
+    frequencies_.upload(ones.data(), kHeadDim / 2);
+    std::vector<std::int64_t> positions(kMostRows);
+    std::vector<std::int32_t> tokens(kMostRows);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      positions[i] = static_cast<std::int64_t>(i) * 31;
+      tokens[i] = static_cast<std::int32_t>(i * 7919 % kVocabulary);
+    }
+    positions_.upload(positions.data(), positions.size());
+    tokens_.upload(tokens.data(), tokens.size());
+    std::mt19937 engine(1);
+    std::normal_distribution<float> normal(0.0F, 3.0F);
+    std::vector<float> logits(kMostSampled * kVocabulary);
+    for (float& x : logits) x = normal(engine);
+    logits_.upload(logits.data(), logits.size());
+  }
+
+  void run() {
+    std::printf("%-34s %6s %10s %10s %7s %8s\n", "kernel", "rows", "us", "floor us", "ratio", "GB/s");
+    for (const std::int64_t rows : {1, 32, 256, 4096}) elementwise(rows);
+    for (const std::int64_t rows : {1, 32, 256}) {
+      SamplingRow greedy;
+      greedy.temperature = 0.0F;
+      sampling("sampling, greedy", rows, greedy);
+      SamplingRow plain;
+      sampling("sampling, temperature", rows, plain);
+      SamplingRow filtered;
+      filtered.top_k = 50;
+      filtered.top_p = 0.95F;
+      sampling("sampling, top-k 50 and top-p 0.95", rows, filtered);
+      SamplingRow nucleus;
+      nucleus.top_p = 0.95F;
+      nucleus.alternatives = 20;
+      sampling("sampling, top-p 0.95, 20 logprobs", rows, nucleus);
+    }
+  }
+
+ private:
+  template <class Launch>
+  void row(const char* name, std::int64_t rows, double bytes, const Launch& launch) {
+    launch(stream_.get());  // loads the kernel
+    const double us = graph_time_us(stream_.get(), kRepeats, launch, [&](cudaStream_t stream) {
+      HOTSET_CUDA_CHECK(cudaMemsetAsync(dirty_.data(), 0, dirty_.bytes(), stream));
+    });
+    const double floor = bytes / kBytesPerUs;
+    std::printf("%-34s %6lld %10.2f %10.2f %7.2f %8.0f\n", name, static_cast<long long>(rows), us, floor, us / floor,
+                bytes / us * 1e-3);
+  }
+
+  void elementwise(std::int64_t rows) {
+    constexpr DenseType kType = DenseType::kBF16;
+    std::uint16_t* const first = activations_.data();
+    std::uint16_t* const second = first + kMostRows * 2 * kIntermediate;
+    const double hidden_bytes = 2.0 * static_cast<double>(rows) * kHidden;
+    row("RMS norm, 7168 bf16", rows, 2 * hidden_bytes, [&](Stream stream) {
+      launch_rms_norm({first, kType, 0, weight_.data(), second, kType, 0, rows, kHidden, 1e-6F}, stream);
+    });
+    row("add and RMS norm, 7168 bf16", rows, 4 * hidden_bytes, [&](Stream stream) {
+      launch_add_rms_norm({first, 0, second, kType, 0, weight_.data(), first, 0, kType, rows, kHidden, 1e-6F}, stream);
+    });
+    for (const bool norm : {false, true}) {
+      row(norm ? "head norm and RoPE, 40 x 128 bf16" : "RoPE, 40 x 128 bf16", rows,
+          4.0 * static_cast<double>(rows) * kHeads * kHeadDim, [&](Stream stream) {
+            launch_rope({first, kType, 0, positions_.data(), frequencies_.data(), rows, kHeads, kHeadDim, 0, kHeadDim,
+                         1.0F, norm ? weight_.data() : nullptr, 1e-6F},
+                        stream);
+          });
+    }
+    row("SiLU gate, 18432 bf16", rows, 6.0 * static_cast<double>(rows) * kIntermediate, [&](Stream stream) {
+      launch_silu_gate({first, 2 * kIntermediate, first + kIntermediate, 2 * kIntermediate, kType, second, 0, kType,
+                        rows, kIntermediate},
+                       stream);
+    });
+    row("embedding, 7168 bf16", rows, 2 * hidden_bytes, [&](Stream stream) {
+      launch_embed({table_.data(), kType, tokens_.data(), second, kType, 0, rows, kVocabulary, kHidden}, stream);
+    });
+  }
+
+  // The floor: the logits once.
+  void sampling(const char* name, std::int64_t rows, const SamplingRow& settings) {
+    std::vector<SamplingRow> all(static_cast<std::size_t>(rows), settings);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].seed = i;
+    settings_.upload(all.data(), all.size());
+    SamplingParams params;
+    params.logits = logits_.data();
+    params.rows = rows;
+    params.vocabulary = kVocabulary;
+    params.settings = settings_.data();
+    params.tokens = sampled_.data();
+    params.usable = usable_.data();
+    params.logprobs = logprobs_.data();
+    params.top_ids = top_ids_.data();
+    params.top_logprobs = top_logprobs_.data();
+    row(name, rows, 4.0 * static_cast<double>(rows) * kVocabulary,
+        [&](Stream stream) { launch_sampling(params, stream); });
+  }
+
+  OwnedStream stream_;
+  DeviceBuffer<std::byte> dirty_{std::size_t{256} << 20};
+  DeviceBuffer<std::uint16_t> activations_{kMostRows * 3 * kIntermediate};
+  DeviceBuffer<std::uint16_t> table_{kVocabulary * kHidden};
+  DeviceBuffer<float> weight_{kHidden}, frequencies_{kHeadDim / 2};
+  DeviceBuffer<std::int64_t> positions_{kMostRows};
+  DeviceBuffer<std::int32_t> tokens_{kMostRows};
+  DeviceBuffer<float> logits_{kMostSampled * kVocabulary};
+  DeviceBuffer<SamplingRow> settings_{kMostSampled};
+  DeviceBuffer<std::int32_t> sampled_{kMostSampled}, top_ids_{kMostSampled * kMostAlternatives};
+  DeviceBuffer<std::uint8_t> usable_{kMostSampled};
+  DeviceBuffer<float> logprobs_{kMostSampled}, top_logprobs_{kMostSampled * kMostAlternatives};
+};
+
+}  // namespace
+}  // namespace hotset::kernels::cuda
+
+int main() {
+  if (!hotset::kernels::cuda::gpu_available()) {
+    std::puts("no GPU here");
+    return 1;
+  }
+  hotset::kernels::cuda::Bench().run();
+  return 0;
+}

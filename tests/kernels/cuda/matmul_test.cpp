@@ -1,0 +1,111 @@
+#include "kernels/cuda/matmul.h"
+
+#include "tests/kernels/cuda/device_values.h"
+#include "tests/kernels/cuda/gpu_test.h"
+#include "tests/kernels/kernel_fixture.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+using MatmulDevice = GpuTest;
+
+struct Case {
+  std::int64_t m, n, k, more_x, more_y;
+  DenseType type, y_type;
+  bool bias, accumulate;
+};
+
+// Against sums in double. float32 sums of k products err by less than k * 2^-24 of the sum of magnitudes; TF32 or
+// bfloat16 factors would err by 2^-11 or more of single products, which is far outside for small k.
+void expect_product(const MatmulLibrary& library, const Case& c, Random& random) {
+  const std::int64_t x_stride = c.k + c.more_x;
+  const std::int64_t y_stride = c.n + c.more_y;
+  const std::vector<float> x = rounded(random.normals(c.m * x_stride), c.type);
+  const std::vector<float> weight = rounded(random.normals(c.n * c.k), c.type);
+  const std::vector<float> bias = rounded(random.normals(c.n), c.y_type);
+  const std::vector<float> before = rounded(random.normals(c.m * y_stride), c.y_type);
+  MatmulShape shape;
+  shape.m = c.m;
+  shape.n = c.n;
+  shape.k = c.k;
+  shape.x_stride = x_stride;
+  shape.y_stride = y_stride;
+  shape.type = c.type;
+  shape.y_type = c.y_type;
+  shape.bias = c.bias;
+  shape.accumulate = c.accumulate;
+  Matmul matmul(library, shape);
+  const DeviceValues device_x(x, c.type);
+  const DeviceValues device_weight(weight, c.type);
+  const DeviceValues device_bias(bias, c.y_type);
+  const DeviceBuffer<std::byte> workspace(matmul.workspace_bytes() + 1);
+  std::vector<float> first;
+  for (int again = 0; again < 2; ++again) {
+    const DeviceValues y(before, c.y_type);
+    matmul.launch(
+        {device_x.data(), device_weight.data(), c.bias ? device_bias.data() : nullptr, y.data(), workspace.data()},
+        nullptr);
+    const std::vector<float> got = y.values();
+    if (again == 1) {
+      ASSERT_TRUE(same_bits(got, first)) << "the same product twice";
+      break;
+    }
+    first = got;
+    for (std::int64_t row = 0; row < c.m; ++row)
+      for (std::int64_t col = 0; col < y_stride; ++col) {
+        const auto at = static_cast<std::size_t>(row * y_stride + col);
+        if (col >= c.n) {
+          ASSERT_EQ(got[at], before[at]) << "written between rows, row " << row << ", column " << col;
+          continue;
+        }
+        double sum = (c.bias ? bias[static_cast<std::size_t>(col)] : 0.0F) + double{c.accumulate ? before[at] : 0.0F};
+        double magnitude = std::abs(sum);
+        for (std::int64_t i = 0; i < c.k; ++i) {
+          const double product = double{x[static_cast<std::size_t>(row * x_stride + i)]} *
+                                 double{weight[static_cast<std::size_t>(col * c.k + i)]};
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        // Tensor cores cut the aligned products of a step: 2^-22 of the magnitude has room for that.
+        const double unit = c.type == DenseType::kF32 ? 0x1p-23 : 0x1p-19;
+        const double bound = magnitude * unit * std::max(1.0, std::sqrt(static_cast<double>(c.k)) / 4) +
+                             (c.y_type == DenseType::kBF16 ? std::abs(sum) * 0x1p-8 + magnitude * 0x1p-16 : 0.0) + 1e-6;
+        ASSERT_LE(std::abs(got[at] - sum), bound)
+            << c.m << " x " << c.n << " x " << c.k << (c.type == DenseType::kF32 ? ", f32" : ", bf16")
+            << (c.y_type == DenseType::kF32 ? " to f32" : " to bf16") << (c.bias ? ", bias" : "")
+            << (c.accumulate ? ", accumulate" : "") << ", row " << row << ", column " << col << ": got " << got[at]
+            << ", expected " << sum;
+      }
+  }
+}
+
+TEST_F(MatmulDevice, ProductsAsInDouble) {
+  Random random;
+  const MatmulLibrary library;
+  struct Size {
+    std::int64_t m, n, k, more_x, more_y;
+  };
+  for (const Size& s : {Size{1, 256, 512, 0, 0}, Size{3, 40, 64, 16, 8}, Size{16, 1000, 256, 0, 0},
+                        Size{64, 128, 1024, 0, 64}, Size{130, 72, 2048, 8, 0}})
+    for (const bool bias : {false, true})
+      for (const bool accumulate : {false, true}) {
+        for (const auto& [type, y_type] :
+             {std::pair{DenseType::kF32, DenseType::kF32}, std::pair{DenseType::kBF16, DenseType::kF32},
+              std::pair{DenseType::kBF16, DenseType::kBF16}}) {
+          ASSERT_NO_FATAL_FAILURE(
+              expect_product(library, {s.m, s.n, s.k, s.more_x, s.more_y, type, y_type, bias, accumulate}, random));
+        }
+      }
+}
+
+// Widths that are no multiples of anything, as small float32 models have them.
+TEST_F(MatmulDevice, OddFloatShapes) {
+  Random random;
+  const MatmulLibrary library;
+  for (const std::int64_t m : {1, 2, 5})
+    ASSERT_NO_FATAL_FAILURE(
+        expect_product(library, {m, 37, 61, 1, 3, DenseType::kF32, DenseType::kF32, true, m == 2}, random));
+}
+
+}  // namespace
+}  // namespace hotset::kernels::cuda
