@@ -28,7 +28,7 @@ struct Fp8Bytes {
 
 void run() {
   const OwnedStream stream;
-  const double bandwidth = copy_bandwidth(stream.get());
+  const double bandwidth = read_bandwidth(stream.get());
   const MetadataGeometry geometry{MetadataGeometry::Kind::kIndexKeys, 1, kDim, 0, 1, KvDType::kFp8};
   print_header(bandwidth);
   for (const KnownSelection& known : kKnown) {

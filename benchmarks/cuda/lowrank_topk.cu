@@ -31,7 +31,7 @@ struct LowRankBytes {
 
 void run() {
   const OwnedStream stream;
-  const double bandwidth = copy_bandwidth(stream.get());
+  const double bandwidth = read_bandwidth(stream.get());
   const MetadataGeometry geometry{MetadataGeometry::Kind::kLowRankKeys, kKvHeads, kDim, kRank, 1, KvDType::kBF16};
   print_header(bandwidth);
   for (const KnownSelection& known : kKnown) {

@@ -2,19 +2,23 @@
 // memory: one launch, no workspace, no global counter. Before Hopper one block takes the row.
 //
 // 1. Each warp takes a contiguous segment of the row in groups of four scores, turns them into order keys and counts
-//    their highest 11 bits; the keys stay in shared memory when they fit.
-// 2. Every block adds up the histograms of all blocks and finds the digit of the wanted-th key. Twice more for the next
-//    11 and 10 bits, among the keys that share the digits found; it ends early when a whole bin is wanted.
+//    their highest 13 bits (so many that scores seldom crowd into one bin); the keys stay in shared memory when they
+//    fit.
+// 2. Every block finds the digit of the wanted-th key over all blocks' histograms: first among sums of 32 bins, then
+//    among the 32 bins of one sum, so that little is read from other blocks. Twice more for the next 10 and 9 bits,
+//    among the keys that share the digits found; it ends early when a whole bin is wanted.
 // 3. Warps count keys above and at the threshold; prefix sums over warps and blocks give each warp its place, and it
 //    writes its positions in ascending order.
 // Counts are integers, so no order of execution shows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 #include "core/kv_geometry.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/order_key.cuh"
 #include "kernels/cuda/selection/top_k.h"
@@ -26,23 +30,40 @@ namespace cg = cooperative_groups;
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBins = 2048;
-constexpr int kCopies = 4;                 // of the first histogram: scores crowd into few bins
+constexpr int kMostBlocks = 16;
+constexpr int kFirstBits = 13, kSecondBits = 10, kThirdBits = 9;
+constexpr int kSumBins = 32;               // fine bins of a sum
 constexpr int kStepBytes = kThreads * 16;  // keys of one step of all warps of a block
+constexpr int kFewSteps = 1;               // fewer blocks to a row than take more steps
+constexpr int kLoads = 4;                  // of a thread on their way together
 constexpr unsigned kAll = 0xffffffffU;
 
-struct alignas(16) Shared {                       // the keys that are kept lie behind it
-  std::uint32_t first_histogram[kCopies][kBins];  // copy 0 becomes their sum
-  std::uint32_t later_histogram[2][kBins];
+// A block's counts of one digit, and sums of 32 of them. Other blocks read both.
+template <int kBits>
+struct Histogram {
+  static constexpr int kBins = 1 << kBits;
+  static constexpr int kSums = kBins / kSumBins;
+  std::uint32_t bins[kBins];
+  std::uint32_t sums[kSums];
+};
+
+struct alignas(16) Shared {  // the keys that are kept lie behind it
+  Histogram<kFirstBits> first;
+  Histogram<kSecondBits> second;
+  Histogram<kThirdBits> third;
+  std::uint32_t gathered[kMostBlocks * Histogram<kFirstBits>::kSums];
   std::uint32_t warp_sums[kWarps];
   std::uint32_t warp_above[kWarps];
   std::uint32_t warp_equal[kWarps];
-  std::uint32_t block_above;  // read by the other blocks
-  std::uint32_t block_equal;
+  uint2 block_counts;  // above, equal; read by the other blocks
+  std::uint32_t sum;   // the sum that has the digit, and what is wanted of it
+  std::uint32_t sum_left;
   std::uint32_t digit;
   std::uint32_t left;
   std::uint32_t in_bin;
 };
+constexpr int kHistogramWords = static_cast<int>(
+    (sizeof(Histogram<kFirstBits>) + sizeof(Histogram<kSecondBits>) + sizeof(Histogram<kThirdBits>)) / 4);
 
 // The cluster's view; a cluster of one where there are none.
 struct Team {
@@ -62,6 +83,17 @@ struct Team {
     cg::this_cluster().sync();
 #else
     __syncthreads();
+#endif
+  }
+  // sync() in two parts: what lies between them touches no other block's memory.
+  __device__ void arrive() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+  }
+  __device__ void wait() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
   }
   template <class T>
@@ -98,39 +130,76 @@ struct Threshold {
   std::uint32_t equal;  // and the first so many at it
 };
 
-// The digit of the wanted-th largest key, given histograms of all blocks; `left` becomes what is wanted in its bin.
-__device__ void find_digit(Shared& shared, const Team& team, std::uint32_t* histogram, std::uint32_t left) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int pair = kBins / 2 - 1 - thread;  // thread 0 has the two highest bins
-  uint2 count = {0, 0};
-  for (int block = 0; block < team.size; ++block) {
-    const uint2 part = reinterpret_cast<const uint2*>(team.of_block(histogram, block))[pair];
-    count.x += part.x;
-    count.y += part.y;
-  }
-  const std::uint32_t mine = count.x + count.y;
-  std::uint32_t sum = mine;
+__device__ __forceinline__ std::uint32_t inclusive_sum(std::uint32_t value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int step = 1; step < 32; step *= 2) {
-    const std::uint32_t other = __shfl_up_sync(kAll, sum, step);
-    if (thread % 32 >= step) sum += other;
+    const std::uint32_t other = __shfl_up_sync(kAll, value, step);
+    if (lane >= step) value += other;
   }
-  if (thread % 32 == 31) shared.warp_sums[thread / 32] = sum;
+  return value;
+}
+
+// Called after the block's counts are complete and before the blocks meet.
+template <int kBits>
+__device__ void add_up_bins(Histogram<kBits>& histogram) {
+  constexpr int kPerThread = std::max(1, Histogram<kBits>::kBins / kThreads);
+  constexpr int kLanes = kSumBins / kPerThread;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread * kPerThread >= Histogram<kBits>::kBins) return;  // whole warps
+  std::uint32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) sum += histogram.bins[thread * kPerThread + i];
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
+  if (thread % kLanes == 0) histogram.sums[thread / kLanes] = sum;
+}
+
+// The digit of the wanted-th largest key, given histograms of all blocks; `left` becomes what is wanted in its bin.
+template <int kBits>
+__device__ void find_digit(Shared& shared, const Team& team, Histogram<kBits>& histogram, std::uint32_t left) {
+  constexpr int kSums = Histogram<kBits>::kSums;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  for (int i = thread; i < team.size * (kSums / 4); i += kThreads) {
+    const auto* const sums = reinterpret_cast<const uint4*>(team.of_block(histogram.sums, i / (kSums / 4)));
+    reinterpret_cast<uint4*>(shared.gathered)[i] = sums[i % (kSums / 4)];
+  }
+  __syncthreads();
+  constexpr int kWarpsOfSums = (kSums + 31) / 32;
+  std::uint32_t mine = 0;
+  std::uint32_t sum = 0;
+  if (thread < kWarpsOfSums * 32) {  // descending: thread 0 has the highest sum
+    if (thread < kSums) {
+#pragma unroll 4
+      for (int block = 0; block < team.size; ++block) mine += shared.gathered[block * kSums + kSums - 1 - thread];
+    }
+    sum = inclusive_sum(mine);
+    if (lane == 31) shared.warp_sums[thread / 32] = sum;
+  }
+  __syncthreads();
+  if (thread < kSums) {
+    std::uint32_t before = sum - mine;
+    for (int warp = 0; warp < thread / 32; ++warp) before += shared.warp_sums[warp];
+    if (before < left && left <= before + mine) {
+      shared.sum = static_cast<std::uint32_t>(kSums - 1 - thread);
+      shared.sum_left = left - before;
+    }
+  }
+  __syncthreads();
+  const auto first = static_cast<int>(shared.sum) * kSumBins;
+  if (thread < team.size * 32) shared.gathered[thread] = team.of_block(histogram.bins, thread / 32)[first + lane];
   __syncthreads();
   if (thread < 32) {
-    std::uint32_t total = shared.warp_sums[thread];
-    for (int step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kAll, total, step);
-      if (thread >= step) total += other;
+    std::uint32_t count = 0;
+#pragma unroll 4
+    for (int block = 0; block < team.size; ++block) count += shared.gathered[block * 32 + 31 - lane];
+    const std::uint32_t through = inclusive_sum(count);
+    const std::uint32_t wanted = shared.sum_left;
+    if (through - count < wanted && wanted <= through) {
+      shared.digit = static_cast<std::uint32_t>(first + 31 - lane);
+      shared.left = wanted - (through - count);
+      shared.in_bin = count;
     }
-    shared.warp_sums[thread] = total;
-  }
-  __syncthreads();
-  const std::uint32_t before = sum - mine + (thread >= 32 ? shared.warp_sums[thread / 32 - 1] : 0U);
-  if (before < left && left <= before + mine) {
-    const bool high = left <= before + count.y;
-    shared.digit = static_cast<std::uint32_t>(2 * pair) + (high ? 1U : 0U);
-    shared.left = high ? left - before : left - before - count.y;
-    shared.in_bin = high ? count.y : count.x;
   }
   __syncthreads();
 }
@@ -141,50 +210,62 @@ __device__ uint4 keys_of(const Candidates& candidates, const uint4* kept, std::i
   return candidates.load(group);
 }
 
+// Counts the digit that ends at bit `shift` of the keys that begin with `prefix`, and finds it over all blocks.
+template <bool kKept, int kBits>
+__device__ void next_digit(Shared& shared, const Team& team, const Candidates& candidates, const uint4* kept,
+                           Histogram<kBits>& histogram, std::uint32_t prefix, int shift) {
+  const std::uint32_t left = shared.left;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (std::int32_t group = candidates.group_begin + lane; group < candidates.group_end; group += 32) {
+    const uint4 keys = keys_of<kKept>(candidates, kept, group);
+    for (const std::uint32_t key : {keys.x, keys.y, keys.z, keys.w}) {
+      if (key >> (shift + kBits) == prefix) {
+        atomicAdd(histogram.bins + (key >> shift & (Histogram<kBits>::kBins - 1U)), 1U);
+      }
+    }
+  }
+  __syncthreads();
+  add_up_bins(histogram);
+  team.sync();
+  find_digit(shared, team, histogram, left);
+}
+
 template <bool kKept>
 __device__ Threshold find_threshold(Shared& shared, const Team& team, const Candidates& candidates, uint4* kept,
                                     std::uint32_t wanted) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  for (int i = thread; i < kBins; i += kThreads) {
-    for (int copy = 0; copy < kCopies; ++copy) shared.first_histogram[copy][i] = 0;
-    shared.later_histogram[0][i] = 0;
-    shared.later_histogram[1][i] = 0;
-  }
-  __syncthreads();
-  std::uint32_t* const counts = shared.first_histogram[thread / 32 % kCopies];
-  for (std::int32_t group = candidates.group_begin + lane; group < candidates.group_end; group += 32) {
-    const uint4 keys = candidates.load(group);
-    if constexpr (kKept) kept[(group - candidates.group_begin) / 32 * kThreads + thread] = keys;
-    for (const std::uint32_t key : {keys.x, keys.y, keys.z, keys.w}) {
-      if (key != 0) atomicAdd(counts + (key >> 21), 1U);
+  for (std::int32_t start = candidates.group_begin; start < candidates.group_end; start += 32 * kLoads) {
+    uint4 keys[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int32_t group = start + 32 * i + thread % 32;
+      keys[i] = group < candidates.group_end ? candidates.load(group) : uint4{0, 0, 0, 0};
     }
-  }
-  __syncthreads();
-  for (int i = thread; i < kBins; i += kThreads) {
-    for (int copy = 1; copy < kCopies; ++copy) shared.first_histogram[0][i] += shared.first_histogram[copy][i];
-  }
-  team.sync();
-  find_digit(shared, team, shared.first_histogram[0], wanted);
-  std::uint32_t prefix = shared.digit;
-  int shift = 21;
-  for (int pass = 0; pass < 2; ++pass) {
-    if (shared.in_bin == shared.left) break;  // all keys that begin so are wanted
-    const std::uint32_t left = shared.left;
-    const int digit_bits = pass == 0 ? 11 : 10;
-    const int next_shift = shift - digit_bits;
-    const std::uint32_t mask = (1U << digit_bits) - 1U;
-    std::uint32_t* const later = shared.later_histogram[pass];
-    for (std::int32_t group = candidates.group_begin + lane; group < candidates.group_end; group += 32) {
-      const uint4 keys = keys_of<kKept>(candidates, kept, group);
-      for (const std::uint32_t key : {keys.x, keys.y, keys.z, keys.w}) {
-        if (key >> shift == prefix) atomicAdd(later + (key >> next_shift & mask), 1U);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int32_t group = start + 32 * i + thread % 32;
+      if (group >= candidates.group_end) break;
+      if constexpr (kKept) kept[(group - candidates.group_begin) / 32 * kThreads + thread] = keys[i];
+      for (const std::uint32_t key : {keys[i].x, keys[i].y, keys[i].z, keys[i].w}) {
+        if (key != 0) atomicAdd(shared.first.bins + (key >> (32 - kFirstBits)), 1U);
       }
     }
-    team.sync();
-    find_digit(shared, team, later, left);
-    prefix = prefix << digit_bits | shared.digit;
-    shift = next_shift;
+  }
+  __syncthreads();
+  add_up_bins(shared.first);
+  team.sync();
+  find_digit(shared, team, shared.first, wanted);
+  std::uint32_t prefix = shared.digit;
+  int shift = kSecondBits + kThirdBits;
+  if (shared.in_bin != shared.left) {  // else all keys that begin so are wanted
+    shift = kThirdBits;
+    next_digit<kKept>(shared, team, candidates, kept, shared.second, prefix, shift);
+    prefix = prefix << kSecondBits | shared.digit;
+  }
+  if (shared.in_bin != shared.left) {
+    shift = 0;
+    next_digit<kKept>(shared, team, candidates, kept, shared.third, prefix, shift);
+    prefix = prefix << kThirdBits | shared.digit;
   }
   if (shared.in_bin != shared.left) return {prefix, shared.left};
   return {(prefix << shift) - 1U, 0};  // no score gives key 0, so this does not wrap
@@ -224,13 +305,13 @@ __device__ void gather(Shared& shared, const Team& team, const Candidates& candi
   const std::uint32_t total_equal = warp_sum(other_equal);
   above = warp_sum(lane < warp ? other_above : 0U);
   equal = warp_sum(lane < warp ? other_equal : 0U);
-  if (threadIdx.x == 0) {
-    shared.block_above = total_above;
-    shared.block_equal = total_equal;
-  }
+  if (threadIdx.x == 0) shared.block_counts = {total_above, total_equal};
   team.sync();
-  above += warp_sum(lane < team.rank ? *team.of_block(&shared.block_above, min(lane, team.size - 1)) : 0U);
-  equal += warp_sum(lane < team.rank ? *team.of_block(&shared.block_equal, min(lane, team.size - 1)) : 0U);
+  uint2 others = {0, 0};
+  if (lane < team.rank) others = *team.of_block(&shared.block_counts, lane);
+  above += warp_sum(others.x);
+  equal += warp_sum(others.y);
+  team.arrive();
 
   // `above` and `equal` count the keys before this warp's next 128.
   for (std::int32_t start = candidates.group_begin; start < candidates.group_end; start += 32) {
@@ -288,6 +369,12 @@ __global__ void __launch_bounds__(kThreads, 1) top_k_kernel(const TopKDevicePara
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   uint4* const kept = reinterpret_cast<uint4*>(memory + sizeof(Shared));
   const Team team = Team::make();
+  for (int i = static_cast<int>(threadIdx.x); i < kHistogramWords / 4; i += kThreads) {
+    reinterpret_cast<uint4*>(memory)[i] = {0, 0, 0, 0};
+  }
+  __syncthreads();
+  let_next_kernel_start();
+  wait_for_kernels_before();
   const std::int64_t row = blockIdx.x / team.size;
   const std::int64_t length = params.lengths[row];
   const std::int64_t first = min(params.first != nullptr ? params.first[row] : 0, length);
@@ -311,37 +398,33 @@ __global__ void __launch_bounds__(kThreads, 1) top_k_kernel(const TopKDevicePara
   const Candidates candidates = candidates_of(params.scores + row * params.stride, first, last, team);
   const Threshold threshold = find_threshold<kKept>(shared, team, candidates, kept, static_cast<std::uint32_t>(wanted));
   gather<kKept>(shared, team, candidates, kept, threshold, out + first);
-  team.sync();  // no block leaves while another reads its shared memory
+  team.wait();  // no block leaves while another reads its shared memory
 }
 
-cudaLaunchConfig_t launch_config(std::int64_t rows, int blocks, std::size_t shared_bytes,
-                                 cudaLaunchAttribute& cluster) {
-  cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(rows * blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.attrs = &cluster;
-  config.numAttrs = launch_limits().hopper ? 1 : 0;
-  return config;
-}
-
-// Lets both kernels have all shared memory. The most blocks of a row: clusters of 16 are an extra of the device, for
-// which each of its parts needs 16 multiprocessors.
-int most_blocks() {
+// Lets both kernels have all shared memory, and asks how many clusters of each size run at once then: [size].
+// Clusters of 16 are an extra of the device, for which a part of it needs 16 multiprocessors.
+std::array<int, kMostBlocks + 1> clusters_at_once() {
   const LaunchLimits& limits = launch_limits();
-  int clusters = 0;
+  std::array<int, kMostBlocks + 1> most = {};
+  most[1] = limits.multiprocessors;
   for (const auto kernel : {top_k_kernel<true>, top_k_kernel<false>}) {
     HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared_bytes));
     if (!limits.hopper) continue;
     HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-    cudaLaunchAttribute attribute;
-    const cudaLaunchConfig_t config = launch_config(1, 16, static_cast<std::size_t>(limits.shared_bytes), attribute);
-    HOTSET_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
+      cudaLaunchAttribute cluster = {};
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+      cudaLaunchConfig_t config = {};
+      config.gridDim = dim3(static_cast<unsigned>(blocks));
+      config.blockDim = dim3(kThreads);
+      config.dynamicSmemBytes = static_cast<std::size_t>(limits.shared_bytes);
+      config.attrs = &cluster;
+      config.numAttrs = 1;
+      HOTSET_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&most[static_cast<std::size_t>(blocks)], kernel, &config));
+    }
   }
-  return !limits.hopper ? 1 : clusters > 0 ? 16 : 8;
+  return most;
 }
 
 // Steps of 32 groups that a warp takes of a row. Three scores more than there are may lie in the groups.
@@ -355,28 +438,28 @@ void launch_top_k(const TopKDeviceParams& params, Stream stream) {
   if (params.rows <= 0) return;
   HS_CHECK(params.max_length >= 0 && params.max_length <= std::int64_t{1} << 30, "a row is too long");
   const LaunchLimits& limits = launch_limits();
-  static const int most = most_blocks();
+  static const std::array<int, kMostBlocks + 1> at_once = clusters_at_once();
+  const int most = !limits.hopper ? 1 : at_once[16] > 0 ? 16 : 8;
   const std::int64_t most_steps = (limits.shared_bytes - static_cast<std::int64_t>(sizeof(Shared))) / kStepBytes;
   int blocks = params.blocks_per_row;
   if (blocks == 0) {
-    // As many as fill the device once, fewer for short rows; more where the keys stay in shared memory then.
-    blocks = params.rows <= 8 ? 16 : params.rows <= 16 ? 8 : params.rows <= 32 ? 4 : 2;
+    // The most for which all rows run at once, fewer for short rows; more where the keys stay in shared memory then.
+    blocks = most;
+    while (blocks > 1 && at_once[static_cast<std::size_t>(blocks)] < params.rows) blocks /= 2;
     while (blocks < most && steps_of(params.max_length, blocks) > most_steps &&
            steps_of(params.max_length, most) <= most_steps) {
       blocks *= 2;
     }
-    while (blocks > 1 && steps_of(params.max_length, blocks / 2) <= 1) blocks /= 2;
+    while (blocks > 1 && steps_of(params.max_length, blocks / 2) <= kFewSteps) blocks /= 2;
   }
   blocks = std::min(blocks, most);
   HS_CHECK(blocks == 1 || blocks == 2 || blocks == 4 || blocks == 8 || blocks == 16, "no such number of blocks");
   const std::int64_t steps = steps_of(params.max_length, blocks);
   const bool kept = steps <= most_steps;
 
-  cudaLaunchAttribute cluster;
   const std::size_t bytes = sizeof(Shared) + (kept ? static_cast<std::size_t>(steps * kStepBytes) : 0);
-  cudaLaunchConfig_t config = launch_config(params.rows, blocks, bytes, cluster);
-  config.stream = stream;
-  HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, kept ? top_k_kernel<true> : top_k_kernel<false>, params));
+  launch_dependent(kept ? top_k_kernel<true> : top_k_kernel<false>, dim3(static_cast<unsigned>(params.rows * blocks)),
+                   kThreads, bytes, blocks, stream, params);
 }
 
 }  // namespace hotset::kernels::cuda
