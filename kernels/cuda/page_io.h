@@ -40,9 +40,7 @@ struct LoadMissesParams {
   bool follows_diff = false;
 };
 
-// Every row of the miss lists is in its slot when this is complete. Rows are taken in the order of the batch and of the
-// miss lists, over the whole grid at once: neighbours in the host pool are read together, which its address
-// translation needs.
+// Every row of the miss lists is in its slot when this is complete, whatever their order.
 void launch_load_misses(const LoadMissesParams& params, Stream stream);
 
 // Rows of positions [first_position, first_position + rows) of one (sequence, layer), from the device to the host pool.

@@ -82,6 +82,17 @@ struct LatentFetch {
   float4 scales;
   bool present;
 
+  // Volatile: the compiler must not move a load to its use, behind the products that it is to overlap with.
+  __device__ static uint4 load_now(const uint4* from, bool present) {
+    uint4 value;
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+        "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
+        : "l"(from), "r"(static_cast<int>(present)));
+    return value;
+  }
+
   // `tile`: where bf16 rows go.
   __device__ void start(const AttentionArgs& args, std::int64_t slot, std::uint32_t tile) {
     const int row = static_cast<int>(threadIdx.x) / 4;
@@ -99,12 +110,12 @@ struct LatentFetch {
       return;
     }
     const auto* const units = reinterpret_cast<const uint4*>(from);
-    constexpr uint4 kNothing{0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) codes[i] = present ? __ldg(units + 4 * i + quarter) : kNothing;
-    scales = present ? __ldg(reinterpret_cast<const float4*>(units + 32)) : no_floats();
+    for (int i = 0; i < 8; ++i) codes[i] = load_now(units + 4 * i + quarter, present);
+    const uint4 bits = load_now(units + 32, present);
+    scales = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)};
 #pragma unroll
-    for (int i = 0; i < 2; ++i) rope[i] = present ? __ldg(units + 33 + 4 * i + quarter) : kNothing;
+    for (int i = 0; i < 2; ++i) rope[i] = load_now(units + 33 + 4 * i + quarter, present);
   }
 
   __device__ static std::uint32_t widen_pair(std::uint32_t codes, float scale) {
@@ -295,18 +306,32 @@ __device__ inline void finish_latent_run(const AttentionArgs& args, const Latent
     const float factor = total_sum[i] == 0.0F ? 0.0F : 1.0F / total_sum[i];
     const std::int64_t to =
         place.row * args.out_stride + std::int64_t{place.first_head + head} * kLatentValueDim + channel;
+    // Loads go ahead of the stores of their batch: one by one, each would wait for the workspace.
+    constexpr int kBatch = 16;
 #pragma unroll
-    for (int j = 0; j < 32; ++j) {
-      auto* const at = reinterpret_cast<float2*>(partial + channel + 8 * j);
-      float2 total = first ? make_float2(0.0F, 0.0F) : *at;
-      total.x = fmaf(total.x, factors.keep, state.acc[4 * j + 2 * i] * factors.take);
-      total.y = fmaf(total.y, factors.keep, state.acc[4 * j + 2 * i + 1] * factors.take);
+    for (int begin = 0; begin < 32; begin += kBatch) {
+      float2 total[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        total[j] =
+            first ? make_float2(0.0F, 0.0F) : *reinterpret_cast<const float2*>(partial + channel + 8 * (begin + j));
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const float* const acc = state.acc + 4 * (begin + j) + 2 * i;
+        total[j].x = fmaf(total[j].x, factors.keep, acc[0] * factors.take);
+        total[j].y = fmaf(total[j].y, factors.keep, acc[1] * factors.take);
+      }
       if (!last) {
-        *at = total;
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) *reinterpret_cast<float2*>(partial + channel + 8 * (begin + j)) = total[j];
         continue;
       }
-      store_activation(args.out, args.bf16_activations, to + 8 * j, total.x * factor);
-      store_activation(args.out, args.bf16_activations, to + 8 * j + 1, total.y * factor);
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        store_activation(args.out, args.bf16_activations, to + 8 * (begin + j), total[j].x * factor);
+        store_activation(args.out, args.bf16_activations, to + 8 * (begin + j) + 1, total[j].y * factor);
+      }
     }
   }
 }
@@ -323,12 +348,12 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
     const std::int64_t rank = tile * kLatentTile + static_cast<int>(threadIdx.x) / 4;
     return tile < end_tile && rank < count ? list_slot(args, place.row, rank) : -1;
   };
-  const std::uint32_t rows[2] = {shared_address(shared.rows[0]), shared_address(shared.rows[1])};
+  const std::uint32_t rows = shared_address(shared.rows);
   LatentFetch<kFp8> fetch;
-  fetch.start(args, slot_of_tile(first_tile), rows[0]);
+  fetch.start(args, slot_of_tile(first_tile), rows);
   std::int64_t next_slot = slot_of_tile(first_tile + 1);
   load_latent_queries(args, place.row, place.first_head, place.heads, shared_address(shared.q));
-  fetch.finish(rows[0], shared.present[0]);
+  fetch.finish(rows, shared.present[0]);
   __syncthreads();
 
   LatentState state;
@@ -347,11 +372,13 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
         state.sum[i] = 0.0F;
       }
     }
-    fetch.start(args, next_slot, rows[1 - now]);
+    const std::uint32_t these = rows + now * kLatentTileBytes;
+    const std::uint32_t next = rows + (1 - now) * kLatentTileBytes;
+    fetch.start(args, next_slot, next);
     next_slot = slot_of_tile(tile + 2);
 
     float scores[16];
-    const std::uint64_t keys = tile_descriptor(rows[now] + group * (32 * 128), 16, 1024);
+    const std::uint64_t keys = tile_descriptor(these + group * (32 * 128), 16, 1024);
     begin_products();
 #pragma unroll
     for (int column = 0; column < kLatentKeyDim / 64; ++column) {
@@ -365,15 +392,14 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
     wait_products(scores);
     latent_weights(args, shared, shared.present[now], scores, state);
 
-    const std::uint64_t values =
-        tile_descriptor(rows[now] + group * (4 * kLatentColumnBytes), kLatentColumnBytes, 1024);
+    const std::uint64_t values = tile_descriptor(these + group * (4 * kLatentColumnBytes), kLatentColumnBytes, 1024);
     begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       multiply_values(state.acc, weights + step * 32 / 16, values + step * 2048 / 16, true);
     }
     commit_products();
-    fetch.finish(rows[1 - now], shared.present[1 - now]);
+    fetch.finish(next, shared.present[1 - now]);
     wait_products(state.acc);
     __syncthreads();  // the tile is free, the next one is there
 
