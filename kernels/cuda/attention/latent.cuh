@@ -3,13 +3,14 @@
 //
 // A block of two warpgroups takes 64 heads of one query. In shared memory: Q, two tiles of 64 rows in bf16 (9 blocks of
 // 64 channels, [row][64]) and the weights. For each tile:
-// 1. The next tile's rows are sent for. (FP8: into registers.)
+// 1. The next tile's rows are sent for, into the other tile's place.
 // 2. Each warpgroup makes the scores of 32 of the tile's rows; the maxima are exchanged; the weights go to shared
 // memory.
 // 3. Each warpgroup adds the products with 256 of the 512 channels; its sums, [64, 256], stay in registers. The same
 // rows
 //    serve as keys and, read across, as values.
-// 4. While those products run, FP8 rows are widened (times their scales, rounded to bf16) into the other tile's place.
+// 4. While those products run, the next tile's FP8 rows are widened where they are: times their scales, rounded to
+// bf16.
 //
 // A run of kLatentRun entries has its own maximum and sums. A block takes all runs of its list, and then joins each
 // with the total of the ones before in the workspace, or one run, and latent_join does the same operations afterwards:
@@ -75,27 +76,19 @@ static __global__ void __launch_bounds__(128) latent_join(AttentionArgs args) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A quarter of a row on its way into shared memory: every fourth 16-byte unit.
+// A quarter of a row on its way into shared memory: every fourth 16-byte unit. FP8 codes wait for their widening where
+// their channels will be, at the even units of the thread's own; the scales at the first odd one.
 template <bool kFp8>
 struct LatentFetch {
-  uint4 codes[8], rope[2];
-  float4 scales;
   bool present;
 
-  // Volatile: the compiler must not move a load to its use, behind the products that it is to overlap with.
-  __device__ static uint4 load_now(const uint4* from, bool present) {
-    uint4 value;
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-        "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
-        : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
-        : "l"(from), "r"(static_cast<int>(present)));
-    return value;
+  __device__ static std::uint32_t unit_address(std::uint32_t tile, int column, int unit) {
+    const int row = static_cast<int>(threadIdx.x) / 4;
+    return tile + column * kLatentColumnBytes + row * 128 + ((unit ^ row % 8) << 4);
   }
 
-  // `tile`: where bf16 rows go.
+  // `tile`: where the row goes.
   __device__ void start(const AttentionArgs& args, std::int64_t slot, std::uint32_t tile) {
-    const int row = static_cast<int>(threadIdx.x) / 4;
     const int quarter = static_cast<int>(threadIdx.x) % 4;
     present = slot >= 0;
     const std::byte* const from = args.pool + (present ? slot : 0) * args.view.row_bytes;
@@ -103,19 +96,30 @@ struct LatentFetch {
 #pragma unroll
       for (int i = 0; i < 18; ++i) {
         const int unit = quarter + 4 * i;
-        const std::uint32_t to = tile + unit / 8 * kLatentColumnBytes + row * 128 + ((unit % 8 ^ row % 8) << 4);
-        copy_16_async(to, from + unit * 16, present);
+        copy_16_async(unit_address(tile, unit / 8, unit % 8), from + unit * 16, present);
       }
-      commit_copies();
-      return;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        copy_16_async(unit_address(tile, i, 2 * quarter), from + (4 * i + quarter) * 16, present);
+      }
+      copy_16_async(unit_address(tile, 0, 2 * quarter + 1), from + 32 * 16, present);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int unit = 4 * i + quarter;
+        copy_16_async(unit_address(tile, 8, unit), from + (33 + unit) * 16, present);
+      }
     }
-    const auto* const units = reinterpret_cast<const uint4*>(from);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) codes[i] = load_now(units + 4 * i + quarter, present);
-    const uint4 bits = load_now(units + 32, present);
-    scales = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) rope[i] = load_now(units + 33 + 4 * i + quarter, present);
+    commit_copies();
+  }
+
+  __device__ static uint4 load(std::uint32_t from) {
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(from)
+                 : "memory");
+    return value;
   }
 
   __device__ static std::uint32_t widen_pair(std::uint32_t codes, float scale) {
@@ -138,29 +142,23 @@ struct LatentFetch {
     const int row = static_cast<int>(threadIdx.x) / 4;
     const int quarter = static_cast<int>(threadIdx.x) % 4;
     if (quarter == 0) present_bytes[row] = present ? 1 : 0;
-    if constexpr (!kFp8) {
-      wait_copies<0>();
-    } else {
-      const std::uint32_t to = tile + row * 128;
-      const float by_group[4] = {scales.x, scales.y, scales.z, scales.w};
+    wait_copies<0>();
+    if constexpr (kFp8) {
+      const uint4 scale_bits = load(unit_address(tile, 0, 2 * quarter + 1));
+      const float scales[4] = {__uint_as_float(scale_bits.x), __uint_as_float(scale_bits.y),
+                               __uint_as_float(scale_bits.z), __uint_as_float(scale_bits.w)};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // 16 channels of block i, in scale group i / 2
-        const float scale = by_group[i / 2];
-        const std::uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
+        const uint4 codes = load(unit_address(tile, i, 2 * quarter));
+        const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         std::uint32_t out[8];
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
-          out[2 * word] = widen_pair(words[word], scale);
-          out[2 * word + 1] = widen_pair(words[word] >> 16, scale);
+          out[2 * word] = widen_pair(words[word], scales[i / 2]);
+          out[2 * word + 1] = widen_pair(words[word] >> 16, scales[i / 2]);
         }
-        const std::uint32_t column = to + i * kLatentColumnBytes;
-        store(column + ((2 * quarter ^ row % 8) << 4), out[0], out[1], out[2], out[3]);
-        store(column + (((2 * quarter + 1) ^ row % 8) << 4), out[4], out[5], out[6], out[7]);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const std::uint32_t at = to + 8 * kLatentColumnBytes + ((4 * i + quarter) ^ row % 8) * 16;
-        store(at, rope[i].x, rope[i].y, rope[i].z, rope[i].w);
+        store(unit_address(tile, i, 2 * quarter), out[0], out[1], out[2], out[3]);
+        store(unit_address(tile, i, 2 * quarter + 1), out[4], out[5], out[6], out[7]);
       }
     }
     publish_to_products();
@@ -198,6 +196,13 @@ struct LatentState {
   float sum[2];  // of this thread's own weights
 };
 
+// Of numbers up to 0; below 2^-126: 0.
+__device__ inline float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // The scores of the tile become weights in shared memory; the state's sums are brought to the new maximum.
 __device__ inline void latent_weights(const AttentionArgs& args, LatentShared& shared,
                                       const std::uint8_t* present_bytes, float (&scores)[16], LatentState& state) {
@@ -230,7 +235,7 @@ __device__ inline void latent_weights(const AttentionArgs& args, LatentShared& s
   for (int i = 0; i < 2; ++i) {
     const float joined = fmaxf(state.max[i], fmaxf(shared.maxima[0][head + 8 * i], shared.maxima[1][head + 8 * i]));
     shift[i] = finite_or_zero(joined);
-    keep[i] = exp2f(state.max[i] - shift[i]);
+    keep[i] = power_of_2(state.max[i] - shift[i]);
     state.max[i] = joined;
     state.sum[i] *= keep[i];
   }
@@ -238,8 +243,8 @@ __device__ inline void latent_weights(const AttentionArgs& args, LatentShared& s
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float low = exp2f(scores[4 * j + 2 * i] - shift[i]);
-      const float high = exp2f(scores[4 * j + 2 * i + 1] - shift[i]);
+      const float low = power_of_2(scores[4 * j + 2 * i] - shift[i]);
+      const float high = power_of_2(scores[4 * j + 2 * i + 1] - shift[i]);
       state.sum[i] += low + high;
       const int row = head + 8 * i;
       std::byte* const to = shared.weights + row * 128 + (((4 * group + j) ^ row % 8) << 4) + 4 * (lane % 4);
@@ -307,7 +312,7 @@ __device__ inline void finish_latent_run(const AttentionArgs& args, const Latent
     const std::int64_t to =
         place.row * args.out_stride + std::int64_t{place.first_head + head} * kLatentValueDim + channel;
     // Loads go ahead of the stores of their batch: one by one, each would wait for the workspace.
-    constexpr int kBatch = 16;
+    constexpr int kBatch = 32;
 #pragma unroll
     for (int begin = 0; begin < 32; begin += kBatch) {
       float2 total[kBatch];
@@ -357,20 +362,19 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
   __syncthreads();
 
   LatentState state;
+#pragma unroll
+  for (int i = 0; i < 128; ++i) state.acc[i] = 0.0F;  // a run's first product replaces what is there
   float total_max[2] = {-INFINITY, -INFINITY};
   float total_sum[2] = {0.0F, 0.0F};
   const std::uint64_t q = tile_descriptor(shared_address(shared.q), 16, 1024);
   const std::uint64_t weights = tile_descriptor(shared_address(shared.weights), 16, 1024);
   for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
     const int now = static_cast<int>(tile - first_tile) % 2;
-    if (tile % kLatentRunTiles == 0) {
+    const bool starts_run = tile % kLatentRunTiles == 0;
 #pragma unroll
-      for (int i = 0; i < 128; ++i) state.acc[i] = 0.0F;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        state.max[i] = -INFINITY;
-        state.sum[i] = 0.0F;
-      }
+    for (int i = 0; i < 2; ++i) {
+      state.max[i] = starts_run ? -INFINITY : state.max[i];
+      state.sum[i] = starts_run ? 0.0F : state.sum[i];
     }
     const std::uint32_t these = rows + now * kLatentTileBytes;
     const std::uint32_t next = rows + (1 - now) * kLatentTileBytes;
@@ -396,7 +400,7 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
     begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      multiply_values(state.acc, weights + step * 32 / 16, values + step * 2048 / 16, true);
+      multiply_values(state.acc, weights + step * 32 / 16, values + step * 2048 / 16, step > 0 || !starts_run);
     }
     commit_products();
     fetch.finish(next, shared.present[1 - now]);
