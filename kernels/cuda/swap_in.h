@@ -17,7 +17,8 @@ struct SwapInParams {
   std::int32_t io_blocks = kPageIoBlocks;
 };
 
-// Two launches. The second takes its place on the SMs while the first runs, where the device can (sm_90).
+// Two launches. In small batches the second takes its place on the SMs while the first runs, where the device can
+// (sm_90).
 void launch_swap_in(const SwapInParams& params, Stream stream);
 
 }  // namespace hotset::kernels::cuda
