@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/low_rank_parts.cuh"
 #include "kernels/cuda/selection/low_rank_scores.h"
@@ -14,16 +15,21 @@
 namespace hotset::kernels::cuda {
 namespace {
 
-constexpr int kProjectThreads = 128;
+constexpr int kProjectThreads = 512;
+constexpr int kProjectWarps = kProjectThreads / 32;
+constexpr int kProjectOutputs = 128;
 constexpr int kJoinThreads = 128;
 constexpr int kPlainThreads = kChunkTokens;
-constexpr int kBlocksPerMultiprocessor = 2;  // of the tensor core form
+constexpr int kBlocksPerMultiprocessor = 3;  // of the tensor core form
 constexpr float kLog2E = 1.44269504088896341F;
 constexpr unsigned kAll = 0xffffffffU;
 
-// Block: (row, KV head). Channels ascend in a fused chain, as on the CPU.
+// Block: (row, KV head). A warp sums its share of the channels, ascending; then the warps' sums are added in order.
 __global__ void __launch_bounds__(kProjectThreads)
     project_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
+  __shared__ float sums[kProjectWarps][kProjectOutputs];
+  let_next_kernel_start();
+  wait_for_kernels_before();
   const std::int64_t row = blockIdx.x;
   const int kv_head = static_cast<int>(blockIdx.y);
   if (scored_length(params.rows, row) == 0) return;
@@ -31,29 +37,51 @@ __global__ void __launch_bounds__(kProjectThreads)
   const int rank = geometry.rank;
   const int dim = geometry.dim;
   const int group = params.heads / geometry.kv_heads;
-  const float* const q = params.q + query_row(params.rows, row) * params.q_stride;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int outputs = group * rank;  // (head of the group, channel of the basis)
+  const float* const q = params.q + query_row(params.rows, row) * params.q_stride + std::int64_t{kv_head} * group * dim;
   const float* const basis = params.basis + std::int64_t{kv_head} * dim * rank;
-  const float factor = params.scale * kLog2E;
-  for (int i = static_cast<int>(threadIdx.x); i < group * rank; i += kProjectThreads) {
-    const int head = kv_head * group + i / rank;
-    const float* const x = q + std::int64_t{head} * dim;
-    const float* const column = basis + i % rank;
-    float sum = 0.0F;
-#pragma unroll 16
-    for (int c = 0; c < dim; ++c) sum = fmaf(x[c], column[std::int64_t{c} * rank], sum);
-    work.projected[(row * params.heads + head) * rank + i % rank] = sum * factor;
+  float* const projected = work.projected + (row * params.heads + std::int64_t{kv_head} * group) * rank;
+  const int begin = dim * warp / kProjectWarps;
+  const int end = dim * (warp + 1) / kProjectWarps;
+  for (int base = 0; base < outputs; base += kProjectOutputs) {
+#pragma unroll
+    for (int j = 0; j < kProjectOutputs / 32; ++j) {
+      const int i = base + 32 * j + lane;
+      float sum = 0.0F;
+      if (i < outputs) {
+        const float* const x = q + std::int64_t{i / rank} * dim;
+        const float* const column = basis + i % rank;
+#pragma unroll 8
+        for (int c = begin; c < end; ++c) sum = fmaf(x[c], column[std::int64_t{c} * rank], sum);
+      }
+      sums[warp][32 * j + lane] = sum;
+    }
+    __syncthreads();
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < kProjectOutputs && base + i < outputs) {
+      float sum = 0.0F;
+#pragma unroll
+      for (int part = 0; part < kProjectWarps; ++part) sum += sums[part][i];
+      projected[base + i] = sum * (params.scale * kLog2E);
+    }
+    __syncthreads();
   }
 }
 
 // Warp: (row, head). A lane takes every 32nd chunk in ascending order; then lanes join in a fixed tree.
 __global__ void __launch_bounds__(kJoinThreads)
     join_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
+  let_next_kernel_start();
+  wait_for_kernels_before();
   const std::int64_t at = (std::int64_t{blockIdx.x} * kJoinThreads + threadIdx.x) / 32;
   if (at >= params.rows.rows * params.heads) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t chunks = chunks_of(scored_length(params.rows, at / params.heads));
   const float2* const partials = work.partials + at * work.chunks;
   float2 total = {-INFINITY, 0.0F};
+#pragma unroll 8
   for (std::int64_t chunk = lane; chunk < chunks; chunk += 32) total = join_sums(total, partials[chunk]);
   for (int step = 16; step > 0; step /= 2) {
     const float2 other = {__shfl_down_sync(kAll, total.x, step), __shfl_down_sync(kAll, total.y, step)};
@@ -163,9 +191,8 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
   const ScoredPages& rows = params.rows;
   const std::int32_t kv_heads = rows.geometry.kv_heads;
   const LowRankWork work = divide(params.workspace, rows.rows, rows.max_length, params.heads);
-  project_kernel<<<dim3(static_cast<unsigned>(rows.rows), static_cast<unsigned>(kv_heads)), kProjectThreads, 0,
-                   stream>>>(params, work);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(project_kernel, dim3(static_cast<unsigned>(rows.rows), static_cast<unsigned>(kv_heads)),
+                   kProjectThreads, 0, 0, stream, params, work);
   const bool tuned = !params.plain && low_rank_mma_fits(params);
   const std::int64_t chunks = rows.rows * work.chunks;
   if (tuned) {
@@ -176,8 +203,7 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
     HOTSET_CUDA_CHECK_LAUNCH();
   }
   const auto joins = static_cast<unsigned>(ceil_div(rows.rows * params.heads, kJoinThreads / 32));
-  join_kernel<<<joins, kJoinThreads, 0, stream>>>(params, work);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(join_kernel, dim3(joins), kJoinThreads, 0, 0, stream, params, work);
   if (tuned) {
     launch_low_rank_scores_mma(params, work, blocks_for(ceil_div(chunks * kChunkPages, 4), params.grid_blocks), stream);
   } else {

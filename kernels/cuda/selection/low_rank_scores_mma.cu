@@ -1,14 +1,16 @@
-// Low-rank scores on tensor cores: rows of a product are tokens, columns are a group's query heads: columns 0-3 the
-// rounded projected queries of up to four heads, columns 4-7 what the rounding left, so that one product gives both and
-// their sum is exact to about 2^-16. A lane's 4-bit codes of a token are one load; they become bfloat16 by bit
-// operations and one exact subtraction (128 + code + 8 - 136).
+// Low-rank scores on tensor cores: rows of a product are tokens, columns are a group's query heads: column 2 h the
+// rounded projected query of head h, column 2 h + 1 what the rounding left, so that one product gives both and their
+// sum is exact to about 2^-16. A lane's 4-bit codes of a token are one load; they become bfloat16 by bit operations and
+// one exact subtraction (128 + code + 8 - 136).
 //
-// A warp's tile is a page: four products of 16 tokens. After lanes p and p ^ 2 exchanged halves, every lane holds two
-// heads (2 (p % 2) and the next) of the token 16 tile + lane / 4 + 8 (p / 2).
+// A warp's step is one KV head's part of a page: four products of 16 tokens, after which lane l holds the logits of
+// head l % 4 and tokens l / 4 + 8 j. Parts stream through a private ring of bulk copies.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/bulk_copy.cuh"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/low_rank_parts.cuh"
 #include "kernels/cuda/selection/mma.cuh"
 
@@ -18,6 +20,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTiles = static_cast<int>(kPageTokens) / 16;
+constexpr int kLaneTokens = 2 * kTiles;
+constexpr int kStages = 4;
+constexpr int kBlocks = 3;  // of a multiprocessor
 constexpr int kMostGroup = 4;
 constexpr int kMostKvHeads = 32;
 constexpr unsigned kAll = 0xffffffffU;
@@ -54,21 +59,55 @@ struct Codes {
   __device__ static int channel(int lane_pair, int pair) { return lane_pair * (kRank / 4) + pair / 4 * 8 + pair % 4; }
 };
 
-// One KV head's codes and scales of a page, as a lane holds them.
+// One KV head's codes and scales of a page, as a lane holds them: of tokens lane / 4 + 8 j.
 template <int kRank>
 struct PagePart {
-  Codes<kRank> codes[kTiles][2];  // of tokens 16 tile + lane / 4, and 8 further
-  __half scales[kTiles];          // of the token whose logits the lane ends up with
+  static constexpr int kBytes = static_cast<int>(kPageTokens) * (kRank / 2 + 2);
+  Codes<kRank> codes[kLaneTokens];
+  __half scales[kLaneTokens];
 
   __device__ void load(const std::byte* part) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const auto* const all = reinterpret_cast<const __half*>(part + kPageTokens * (kRank / 2));
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      codes[tile][0].load(part, 16 * tile + lane / 4);
-      codes[tile][1].load(part, 16 * tile + lane / 4 + 8);
-      scales[tile] = all[16 * tile + lane / 4 + 8 * (lane % 4 / 2)];
+    for (int i = 0; i < kLaneTokens; ++i) {
+      codes[i].load(part, lane / 4 + 8 * i);
+      scales[i] = all[lane / 4 + 8 * i];
     }
+  }
+};
+
+// A warp's ring of parts. Every part started is taken, in order.
+template <int kRank>
+struct PartRing {
+  struct Memory {
+    alignas(16) std::byte parts[kWarps][kStages][PagePart<kRank>::kBytes];
+    std::uint64_t filled[kWarps][kStages];
+  };
+  Memory& memory;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  int to = 0;
+  int from = 0;
+  std::uint32_t parity = 0;
+
+  // Before the block's next barrier.
+  __device__ void init() {
+    if (threadIdx.x < kWarps * kStages) init_copy_barrier(&memory.filled[0][0] + threadIdx.x);
+  }
+  // All lanes; the ring has room.
+  __device__ void start(const std::byte* part) {
+    if (threadIdx.x % 32 == 0) {
+      start_bulk_copy(memory.parts[warp][to], part, PagePart<kRank>::kBytes, &memory.filled[warp][to]);
+    }
+    to = (to + 1) % kStages;
+  }
+  // All lanes; afterwards the ring has room for one more.
+  __device__ void take(PagePart<kRank>& part) {
+    wait_bulk_copy(&memory.filled[warp][from], parity);
+    part.load(memory.parts[warp][from]);
+    __syncwarp();
+    from = (from + 1) % kStages;
+    if (from == 0) parity ^= 1U;
   }
 };
 
@@ -80,7 +119,7 @@ struct QueryPart {
   __device__ void load(const float* x, int group) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int column = lane / 4;
-    const int head = column % kMostGroup;
+    const int head = column / 2;
 #pragma unroll
     for (int pair = 0; pair < Codes<kRank>::kPairs; ++pair) {
       float values[2] = {0.0F, 0.0F};
@@ -90,7 +129,7 @@ struct QueryPart {
         values[1] = x[head * kRank + channel + Codes<kRank>::kApart];
       }
       __nv_bfloat162 rounded = __floats2bfloat162_rn(values[0], values[1]);
-      if (column >= kMostGroup) {
+      if (column % 2 == 1) {
         const float low[2] = {__low2float(rounded), __high2float(rounded)};
         rounded = __floats2bfloat162_rn(isfinite(low[0]) ? values[0] - low[0] : 0.0F,
                                         isfinite(low[1]) ? values[1] - low[1] : 0.0F);
@@ -100,108 +139,168 @@ struct QueryPart {
   }
 };
 
-// logits[tile][i]: head 2 (lane % 2) + i of the group, the lane's token of the tile. `tokens`: how many of the page
-// count.
+// The logit of head lane % 4 of the group and token lane / 4 + 8 j of the page is products[j] * part.scales[j].
 template <int kRank>
-__device__ __forceinline__ void page_logits(const PagePart<kRank>& page, const QueryPart<kRank>& query, int tokens,
-                                            float (&logits)[kTiles][2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool upper = lane % 4 >= 2;
+__device__ __forceinline__ void multiply(const PagePart<kRank>& page, const std::uint32_t (&query)[kRank / 8],
+                                         float (&products)[kLaneTokens]) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     float product[4] = {};
 #pragma unroll
     for (int step = 0; step < kRank / 16; ++step) {
-      const std::uint32_t a[4] = {page.codes[tile][0].pair(2 * step), page.codes[tile][1].pair(2 * step),
-                                  page.codes[tile][0].pair(2 * step + 1), page.codes[tile][1].pair(2 * step + 1)};
-      mma_bf16(product, a, query.pairs[2 * step], query.pairs[2 * step + 1]);
+      const Codes<kRank>* const codes = page.codes + 2 * tile;
+      const std::uint32_t a[4] = {codes[0].pair(2 * step), codes[1].pair(2 * step), codes[0].pair(2 * step + 1),
+                                  codes[1].pair(2 * step + 1)};
+      mma_bf16(product, a, query[2 * step], query[2 * step + 1]);
     }
-    const float scale = __half2float(page.scales[tile]);
-    const bool there = 16 * tile + lane / 4 + (upper ? 8 : 0) < tokens;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float other = __shfl_xor_sync(kAll, upper ? product[i] : product[2 + i], 2);
-      const float sum = (upper ? product[2 + i] : product[i]) + other;
-      logits[tile][i] = there ? tidy_logit(sum * scale) : -INFINITY;
-    }
+    products[2 * tile] = product[0] + product[1];
+    products[2 * tile + 1] = product[2] + product[3];
   }
 }
 
+template <int kRank>
+struct WarpsShared {
+  RowUnits units;
+  float2 totals[kMostKvHeads][kMostGroup];
+  alignas(16) std::uint32_t queries[kMostKvHeads][32][kRank / 8];  // a lane's operands
+  typename PartRing<kRank>::Memory ring;
+
+  // All warps; between barriers.
+  __device__ void load_queries(const float* projected, int kv_heads, int group) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int kv_head = static_cast<int>(threadIdx.x) / 32; kv_head < kv_heads; kv_head += kWarps) {
+      QueryPart<kRank> query;
+      query.load(projected + std::int64_t{kv_head} * group * kRank, group);
+#pragma unroll
+      for (int pair = 0; pair < kRank / 8; ++pair) queries[kv_head][lane][pair] = query.pairs[pair];
+    }
+  }
+  __device__ void query_of(int kv_head, std::uint32_t (&query)[kRank / 8]) const {
+#pragma unroll
+    for (int pair = 0; pair < kRank / 8; ++pair) query[pair] = queries[kv_head][threadIdx.x % 32][pair];
+  }
+};
+
+// Adds to the largest logit and sum of 2^(logit - it) of a lane's tokens so far. An exponential of NaN becomes 0, one
+// of infinity 1.
+__device__ __forceinline__ void add_logits(float2& sum, const float (&logits)[kLaneTokens]) {
+  float largest = sum.x;
+#pragma unroll
+  for (const float logit : logits) largest = fmaxf(largest, logit);  // NaN is left out
+  largest = fminf(largest, kLargestFloat);
+  const float shift = finite_shift(largest);
+  float total = sum.y * exp2_fast(sum.x - shift);
+#pragma unroll
+  for (const float logit : logits) total += __saturatef(exp2_fast(logit - shift));
+  sum = {largest, total};
+}
+
+// A warp's (chunk, KV head) units of one row from `begin` on, every kWarps-th; parts are started ahead of their use.
+struct ChunkCursor {
+  std::int32_t unit;
+  std::int32_t end;
+  const std::int32_t* row_ids;
+  std::int32_t row_pages;
+  std::int32_t kv_heads;
+  int page = 0;
+  int pages = 0;              // of the unit's chunk
+  std::int32_t ids = 0;       // lane p: the chunk's page p
+  std::int32_t next_ids = 0;  // of the unit after
+
+  __device__ std::int32_t ids_of(std::int32_t at) const {
+    const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x) % 32;
+    const std::int32_t place = at / kv_heads * kChunkPages + lane;
+    return at < end && lane < kChunkPages && place < row_pages ? row_ids[place] : 0;
+  }
+  __device__ void enter() {
+    ids = next_ids;
+    next_ids = ids_of(unit + kWarps);
+    page = 0;
+    pages = min(row_pages - unit / kv_heads * kChunkPages, kChunkPages);
+  }
+};
+
 // A warp takes a (chunk, KV head).
 template <int kRank>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     chunks_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
-  __shared__ RowUnits units;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<WarpsShared<kRank>*>(memory);
+  PartRing<kRank> ring{shared.ring};
+  ring.init();
+  let_next_kernel_start();
+  wait_for_kernels_before();
   const ScoredPages& rows = params.rows;
   const int kv_heads = rows.geometry.kv_heads;
   const int group = params.heads / kv_heads;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t page_bytes = rows.geometry.page_bytes();
-  count_units(units, rows.rows, [&](std::int64_t row) { return chunks_of(scored_length(rows, row)) * kv_heads; });
-  for_my_units(units, rows.rows, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+  const std::int64_t part_bytes = rows.geometry.low_rank_head_bytes();
+  count_units(shared.units, rows.rows,
+              [&](std::int64_t row) { return chunks_of(scored_length(rows, row)) * kv_heads; });
+  for_my_units(shared.units, rows.rows, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
     const std::int64_t length = rows.lengths[row];
-    for (std::int64_t unit = begin + warp; unit < end; unit += kWarps) {
-      const std::int64_t chunk = unit / kv_heads;
-      const auto kv_head = static_cast<int>(unit % kv_heads);
-      const std::int32_t* const ids = rows.pages + row * rows.page_stride + chunk * kChunkPages;
-      const auto left = static_cast<int>(min(length - chunk * kChunkTokens, std::int64_t{kChunkTokens}));
-      const int pages = (left + static_cast<int>(kPageTokens) - 1) / static_cast<int>(kPageTokens);
-      const std::int64_t head_offset = kv_head * rows.geometry.low_rank_head_bytes();
-      // Lane p: the chunk's page p; instead of one that is not there the first again, whose tokens are then masked.
-      const std::int64_t id = ids[lane < pages ? lane : 0];
-      const auto part = [&](int page) { return rows.pool + __shfl_sync(kAll, id, page) * page_bytes + head_offset; };
-      PagePart<kRank> next;
-      next.load(part(0));
-      QueryPart<kRank> query;
-      query.load(work.projected + (row * params.heads + kv_head * group) * kRank, group);
-      float2 sums[2] = {{-INFINITY, 0.0F}, {-INFINITY, 0.0F}};
+    ChunkCursor ahead{static_cast<std::int32_t>(begin) + warp, static_cast<std::int32_t>(end),
+                      rows.pages + row * rows.page_stride, static_cast<std::int32_t>(pages_for_tokens(length)),
+                      kv_heads};
+    ahead.next_ids = ahead.ids_of(ahead.unit);
+    if (ahead.unit < ahead.end) ahead.enter();
+    const auto start_next = [&] {
+      if (ahead.unit >= ahead.end) return;
+      const std::int64_t id = __shfl_sync(kAll, ahead.ids, ahead.page);
+      ring.start(rows.pool + id * page_bytes + ahead.unit % kv_heads * part_bytes);
+      if (++ahead.page < ahead.pages) return;
+      ahead.unit += kWarps;
+      if (ahead.unit < ahead.end) ahead.enter();
+    };
+    for (int i = 0; i < kStages; ++i) start_next();
+    __syncthreads();  // the row before is done with the queries
+    shared.load_queries(work.projected + row * params.heads * kRank, kv_heads, group);
+    __syncthreads();
+    for (auto unit = static_cast<std::int32_t>(begin) + warp; unit < ahead.end; unit += kWarps) {
+      const std::int32_t chunk = unit / kv_heads;
+      const std::int32_t kv_head = unit % kv_heads;
+      const auto left = static_cast<int>(min(length - std::int64_t{chunk} * kChunkTokens, std::int64_t{kChunkTokens}));
+      std::uint32_t query[kRank / 8];
+      shared.query_of(kv_head, query);
+      float2 sum = {-INFINITY, 0.0F};
 #pragma unroll 1
-      for (int page = 0; page < kChunkPages; ++page) {
-        const PagePart<kRank> now = next;
-        if (page + 1 < kChunkPages) next.load(part(page + 1));
-        float logits[kTiles][2];
-        page_logits(now, query, left - page * static_cast<int>(kPageTokens), logits);
+      for (int tokens = left; tokens > 0; tokens -= static_cast<int>(kPageTokens)) {
+        PagePart<kRank> part;
+        ring.take(part);
+        start_next();
+        float logits[kLaneTokens];
+        multiply<kRank>(part, query, logits);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float largest = sums[i].x;
+        for (int i = 0; i < kLaneTokens; ++i) logits[i] *= __half2float(part.scales[i]);
+        if (tokens < static_cast<int>(kPageTokens)) {
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) largest = fmaxf(largest, logits[tile][i]);
-          const float shift = finite_shift(largest);
-          float sum = sums[i].y * exp2_fast(sums[i].x - shift);
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) sum += exp2_fast(logits[tile][i] - shift);
-          sums[i] = {largest, sum};
+          for (int i = 0; i < kLaneTokens; ++i) {
+            if (lane / 4 + 8 * i >= tokens) logits[i] = -INFINITY;
+          }
         }
+        add_logits(sum, logits);
       }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        for (int step = 2; step < 32; step *= 2) {
-          const float2 other = {__shfl_xor_sync(kAll, sums[i].x, step), __shfl_xor_sync(kAll, sums[i].y, step)};
-          sums[i] = join_sums(sums[i], other);
-        }
-        const int head = 2 * lane + i;
-        if (head < group) {
-          work.partials[(row * params.heads + kv_head * group + head) * work.chunks + chunk] = sums[i];
-        }
+      for (int step = 4; step < 32; step *= 2) {
+        const float2 other = {__shfl_xor_sync(kAll, sum.x, step), __shfl_xor_sync(kAll, sum.y, step)};
+        sum = join_sums(sum, other);
       }
+      if (lane < group) work.partials[(row * params.heads + kv_head * group + lane) * work.chunks + chunk] = sum;
     }
   });
 }
 
-template <int kRank>
-struct ScoresShared {
-  RowUnits units;
-  float2 totals[kMostKvHeads][kMostGroup];
-  alignas(16) std::uint32_t queries[kMostKvHeads][32][Codes<kRank>::kPairs];
-};
-
 // A warp takes a page of all KV heads.
 template <int kRank>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     scores_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<ScoresShared<kRank>*>(memory);
+  auto& shared = *reinterpret_cast<WarpsShared<kRank>*>(memory);
+  PartRing<kRank> ring{shared.ring};
+  ring.init();
+  let_next_kernel_start();
+  wait_for_kernels_before();
   const ScoredPages& rows = params.rows;
   const int kv_heads = rows.geometry.kv_heads;
   const int group = params.heads / kv_heads;
@@ -211,92 +310,106 @@ __global__ void __launch_bounds__(kThreads, 2)
   const std::int64_t part_bytes = rows.geometry.low_rank_head_bytes();
   count_units(shared.units, rows.rows, [&](std::int64_t row) { return pages_for_tokens(scored_length(rows, row)); });
   for_my_units(shared.units, rows.rows, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+    // The warp's pages, every kWarps-th, whose parts are started ahead of their use.
+    const std::int32_t* const ids = rows.pages + row * rows.page_stride;
+    std::int64_t ahead = begin + warp;
+    int ahead_head = 0;
+    const std::byte* part_at = ahead < end ? rows.pool + ids[ahead] * page_bytes : nullptr;
+    std::int64_t next_id = ahead + kWarps < end ? ids[ahead + kWarps] : 0;
+    const auto start_next = [&] {
+      if (ahead >= end) return;
+      ring.start(part_at);
+      part_at += part_bytes;
+      if (++ahead_head < kv_heads) return;
+      ahead_head = 0;
+      ahead += kWarps;
+      part_at = rows.pool + next_id * page_bytes;
+      next_id = ahead + kWarps < end ? ids[ahead + kWarps] : 0;
+    };
+    for (int i = 0; i < kStages; ++i) start_next();
     __syncthreads();  // the row before is done with what is shared
-    for (int kv_head = warp; kv_head < kv_heads; kv_head += kWarps) {
-      QueryPart<kRank> query;
-      query.load(work.projected + (row * params.heads + kv_head * group) * kRank, group);
-#pragma unroll
-      for (int pair = 0; pair < Codes<kRank>::kPairs; ++pair) shared.queries[kv_head][lane][pair] = query.pairs[pair];
-      if (lane < kMostGroup) {
-        float2 total = {0.0F, 0.0F};
-        if (lane < group) total = work.totals[row * params.heads + kv_head * group + lane];
-        shared.totals[kv_head][lane] = {finite_shift(total.x), total.y};
-      }
+    shared.load_queries(work.projected + row * params.heads * kRank, kv_heads, group);
+    for (int i = static_cast<int>(threadIdx.x); i < kv_heads * kMostGroup; i += kThreads) {
+      float2 total = {0.0F, 0.0F};
+      const int head = i % kMostGroup;
+      if (head < group) total = work.totals[row * params.heads + i / kMostGroup * group + head];
+      shared.totals[i / kMostGroup][head] = {finite_shift(total.x), total.y};
     }
     __syncthreads();
     const std::int64_t length = rows.lengths[row];
-    const std::int32_t* const ids = rows.pages + row * rows.page_stride;
     for (std::int64_t page = begin + warp; page < end; page += kWarps) {
-      const std::byte* part = rows.pool + ids[page] * page_bytes;
-      const auto tokens = static_cast<int>(min(length - page * kPageTokens, kPageTokens));
-      float scores[kTiles] = {};
-      PagePart<kRank> next;
-      next.load(part);
+      float scores[kLaneTokens] = {};
+#pragma unroll 1
       for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        const PagePart<kRank> now = next;
-        part += part_bytes;
-        if (kv_head + 1 < kv_heads) next.load(part);
-        QueryPart<kRank> query;
+        PagePart<kRank> part;
+        ring.take(part);
+        start_next();
+        std::uint32_t query[kRank / 8];
+        shared.query_of(kv_head, query);
+        const float2 total = shared.totals[kv_head][lane % 4];
+        float products[kLaneTokens];
+        multiply<kRank>(part, query, products);
 #pragma unroll
-        for (int pair = 0; pair < Codes<kRank>::kPairs; ++pair) query.pairs[pair] = shared.queries[kv_head][lane][pair];
-        float logits[kTiles][2];
-        page_logits(now, query, tokens, logits);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float2 total = shared.totals[kv_head][lane % 2 * 2 + i];
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            scores[tile] = fmaf(total.y, exp2_fast(logits[tile][i] - total.x), scores[tile]);
-          }
+        for (int i = 0; i < kLaneTokens; ++i) {
+          // NaN becomes 0; infinity 1, as it counts as the largest number and so is the largest logit.
+          const float power = __saturatef(exp2_fast(fmaf(products[i], __half2float(part.scales[i]), -total.x)));
+          scores[i] = fmaf(total.y, power, scores[i]);
         }
       }
+      // Over the four lanes of a token; lane p stores the tokens 8 p and 8 (p + 4) further.
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float score = scores[tile] + __shfl_xor_sync(kAll, scores[tile], 1);
-        const int token = 16 * tile + lane / 4 + 8 * (lane % 4 / 2);
-        if (lane % 2 == 0 && token < tokens) rows.scores[row * rows.stride + page * kPageTokens + token] = score;
+      for (float& score : scores) {
+        score += __shfl_xor_sync(kAll, score, 1);
+        score += __shfl_xor_sync(kAll, score, 2);
+      }
+      const std::int64_t first = page * kPageTokens + lane / 4;
+      float* const out = rows.scores + row * rows.stride + first;
+#pragma unroll
+      for (int i = 0; i < kLaneTokens; ++i) {
+        if (lane % 4 == i % 4 && first + 8 * i < length) out[8 * i] = scores[i];
       }
     }
   });
 }
 
 template <int kRank>
-void launch_scores(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks, Stream stream) {
+void launch(void (*kernel)(LowRankScoresDeviceParams, LowRankWork), const LowRankScoresDeviceParams& params,
+            const LowRankWork& work, unsigned blocks, Stream stream) {
   static const bool ready = [] {
-    HOTSET_CUDA_CHECK(cudaFuncSetAttribute(scores_kernel<kRank>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(sizeof(ScoresShared<kRank>))));
+    for (const auto one : {chunks_kernel<kRank>, scores_kernel<kRank>}) {
+      HOTSET_CUDA_CHECK(cudaFuncSetAttribute(one, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(sizeof(WarpsShared<kRank>))));
+    }
     return true;
   }();
   static_cast<void>(ready);
-  scores_kernel<kRank><<<blocks, kThreads, sizeof(ScoresShared<kRank>), stream>>>(params, work);
+  launch_dependent(kernel, dim3(blocks), kThreads, sizeof(WarpsShared<kRank>), 0, stream, params, work);
 }
 
 }  // namespace
 
 bool low_rank_mma_fits(const LowRankScoresDeviceParams& params) {
   const MetadataGeometry& geometry = params.rows.geometry;
-  return (geometry.rank == 16 || geometry.rank == 32 || geometry.rank == 64) && geometry.kv_heads <= kMostKvHeads &&
-         params.heads / geometry.kv_heads <= kMostGroup;
+  return launch_limits().hopper && (geometry.rank == 16 || geometry.rank == 32 || geometry.rank == 64) &&
+         geometry.kv_heads <= kMostKvHeads && params.heads / geometry.kv_heads <= kMostGroup;
 }
 
 void launch_low_rank_chunks_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
                                 Stream stream) {
   switch (params.rows.geometry.rank) {
-    case 16: chunks_kernel<16><<<blocks, kThreads, 0, stream>>>(params, work); break;
-    case 32: chunks_kernel<32><<<blocks, kThreads, 0, stream>>>(params, work); break;
-    default: chunks_kernel<64><<<blocks, kThreads, 0, stream>>>(params, work); break;
+    case 16: launch<16>(chunks_kernel<16>, params, work, blocks, stream); break;
+    case 32: launch<32>(chunks_kernel<32>, params, work, blocks, stream); break;
+    default: launch<64>(chunks_kernel<64>, params, work, blocks, stream); break;
   }
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 void launch_low_rank_scores_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
                                 Stream stream) {
   switch (params.rows.geometry.rank) {
-    case 16: launch_scores<16>(params, work, blocks, stream); break;
-    case 32: launch_scores<32>(params, work, blocks, stream); break;
-    default: launch_scores<64>(params, work, blocks, stream); break;
+    case 16: launch<16>(scores_kernel<16>, params, work, blocks, stream); break;
+    case 32: launch<32>(scores_kernel<32>, params, work, blocks, stream); break;
+    default: launch<64>(scores_kernel<64>, params, work, blocks, stream); break;
   }
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace hotset::kernels::cuda
