@@ -1,4 +1,4 @@
-// Tensor core products of 16 x 8 x 16 and asynchronous copies, as thin names over PTX.
+// Tensor core products of 16 x 8 x 16, as thin names over PTX.
 // Fragments of a lane, with row = lane / 4 and pair = lane % 4: a[0], a[1]: rows `row` and `row + 8`, columns 2 pair
 // and the next; a[2], a[3]: the same, columns 8 on. b[0], b[1]: column `row`, the same rows of k. c[0], c[1]: row
 // `row`, columns 2 pair and the next; c[2], c[3]: row + 8. The order of k may be any, if it is the same in a and b.
@@ -8,32 +8,12 @@
 
 namespace hotset::kernels::cuda {
 
-__device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                        std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                          std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// 16 bytes from global to shared memory, past the first-level cache.
-__device__ __forceinline__ void copy_async_16(void* to_shared, const void* from_global) {
-  const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(to_shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from_global) : "memory");
-}
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending of this thread's newest groups are on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace hotset::kernels::cuda
