@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "actors/requests.h"
@@ -114,6 +115,7 @@ class ScriptedExecutor : public model::StepExecutor {
       }
       out.sequences.push_back(std::move(one));
     }
+    out.verified = std::exchange(verified, {});
     out.stats.decode_rows = static_cast<std::int64_t>(plan.sequences.size());
     return out;
   }
@@ -122,6 +124,7 @@ class ScriptedExecutor : public model::StepExecutor {
   std::int64_t rows = 0;
   std::int64_t throw_at = -1;
   bool fail_next = false;
+  model::VerifyOutcome verified;  // of the next step
   std::function<std::int32_t(SequenceId, std::int64_t position)> script;
 };
 

@@ -198,6 +198,22 @@ TEST_F(ServingActorsTest, AFailedSequenceFailsItsRequestOnly) {
   expect_idle();
 }
 
+TEST_F(ServingActorsTest, AFailedVerificationDegradesHealthButAnswersGoOn) {
+  executor_->verified = {
+      .checked = 7, .failed = 1, .failures = {{.sequence = SequenceId{1}, .layer = LayerId{3}, .block = 42}}};
+  const auto sink = generate("a", 5);
+  run();
+  EXPECT_TRUE(sink->usage);
+  const HealthReport report = health_->report(0);
+  EXPECT_EQ(report.state, HealthState::kDegraded);
+  EXPECT_NE(report.reason.find("layer 3, block 42"), std::string::npos) << report.reason;
+  EXPECT_TRUE(health_->accepts());
+  const std::string metrics = registry_.text();
+  EXPECT_NE(metrics.find("hotset_verify_checked_total 7"), std::string::npos);
+  EXPECT_NE(metrics.find("hotset_verify_failed_total 1"), std::string::npos);
+  expect_idle();
+}
+
 TEST_F(ServingActorsTest, AnExceptionInTheStreamFailsEverythingAndHealth) {
   executor_->throw_at = 5;
   const auto first = generate(std::string(30, 'x'), 20);
