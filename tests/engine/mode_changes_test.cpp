@@ -111,6 +111,8 @@ TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
   const std::uint64_t seed = 11;  // one run for each algorithm: the same each time
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
+  std::int64_t misses = 0;
+  int changed = 0;
   for (const char* algorithm : {"lowrank", "quest", "streaming"}) {
     SCOPED_TRACE(algorithm);
     const ModeDriverOptions options{
@@ -121,7 +123,11 @@ TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
     const auto requests = random_requests(random);
     ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
     EXPECT_GT(changes.demoted + changes.promoted + changes.parked, 0);
+    misses += changing.stats().misses;
+    changed += changes.demoted + changes.promoted;
   }
+  EXPECT_GT(misses, 0);
+  EXPECT_GT(changed, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModeChanges,
