@@ -15,7 +15,6 @@
 #include "model/checkpoint.h"
 #include "model/kv_layout.h"
 #include "model/step_runner.h"
-#include "model/transformer.h"
 #include "sparse/selection_trace.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"

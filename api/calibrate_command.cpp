@@ -21,9 +21,9 @@
 #include "model/fingerprint.h"
 #include "model/index_basis_file.h"
 #include "model/index_basis_source.h"
+#include "model/kv_layout.h"
 #include "model/mapped_file.h"
 #include "model/tokenizer/utf8.h"
-#include "model/transformer.h"
 
 namespace hotset::api {
 namespace {

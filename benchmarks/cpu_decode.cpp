@@ -16,8 +16,8 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "model/checkpoint.h"
+#include "model/kv_layout.h"
 #include "model/step_runner.h"
-#include "model/transformer.h"
 
 namespace hotset {
 namespace {

@@ -13,7 +13,7 @@ namespace hotset::model {
 // The rows of a step.
 struct StepRows {
   std::int64_t count = 0;
-  const std::int64_t* positions = nullptr;  // [count]
+  const std::int64_t* positions = nullptr;  // [count], the device's
   std::span<const SequenceSlice> slices;
 };
 
@@ -21,11 +21,10 @@ class AttentionBlock {
  public:
   virtual ~AttentionBlock() = default;
   [[nodiscard]] virtual AttentionShape shape() const = 0;
-  [[nodiscard]] virtual TileExpander* expander() { return nullptr; }
 
   // Queries and keys of `normed` [count, hidden], after RoPE. What the result points to is the block's workspace, valid
   // until the next project().
-  virtual LayerAttention project(LayerId layer, const StepRows& rows, const float* normed) = 0;
+  virtual LayerAttention project(LayerId layer, const StepRows& rows, kernels::Activations normed) = 0;
 
   // Adds the output projection of what attention has written to the last project()'s contexts to `residual`
   // [count, hidden].

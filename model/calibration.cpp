@@ -8,6 +8,7 @@
 
 #include "core/concat.h"
 #include "core/kv_geometry.h"
+#include "model/kv_layout.h"
 #include "sparse/second_moment.h"
 #include "sparse/tiered_kv.h"
 #include "storage/kv_pools.h"
@@ -76,7 +77,7 @@ class KeySource {
   storage::DevicePool device_;
   storage::HostPool host_;
   sparse::TieredKv kv_;
-  Transformer transformer_;
+  TieredTransformer transformer_;
   sparse::SequenceKv sequence_;
   std::uint64_t step_ = 0;
   std::vector<float> keys_;

@@ -9,7 +9,7 @@
 
 #include "core/result.h"
 #include "kernels/backend.h"
-#include "model/transformer.h"
+#include "model/tiered_transformer.h"
 #include "sparse/index_basis.h"
 
 namespace hotset::model {

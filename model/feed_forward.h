@@ -3,30 +3,31 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include "kernels/backend.h"
+#include "core/ids.h"
+#include "kernels/dense_backend.h"
 #include "model/weights.h"
 
 namespace hotset::model {
 
 class FeedForward {
  public:
-  FeedForward(const ModelWeights& weights, kernels::Backend& backend, std::int64_t max_rows);
+  FeedForward(const ModelWeights& weights, kernels::DenseBackend& backend, std::int64_t max_rows);
 
   // residual [rows, hidden] += the layer's feed-forward part of normed [rows, hidden].
-  void run(LayerId layer, const float* normed, std::int64_t rows, float* residual);
+  void run(LayerId layer, kernels::Activations normed, std::int64_t rows, float* residual);
 
  private:
-  void run(const MlpWeights& mlp, const float* normed, std::int64_t rows, float* residual);
-  void run(const ExpertsWeights& weights, const float* normed, std::int64_t rows, float* residual);
+  void run(const MlpWeights& mlp, kernels::Activations normed, std::int64_t rows, float* residual);
+  void run(const ExpertsWeights& weights, kernels::Activations normed, std::int64_t rows, float* residual);
 
   const ModelWeights& weights_;
-  kernels::Backend& backend_;
-  std::vector<float> gate_, up_;          // [max_rows, widest MLP]
-  std::vector<float> router_logits_;      // [max_rows, experts]
-  std::vector<std::int32_t> expert_ids_;  // [max_rows, experts of a token]
-  std::vector<float> expert_weights_;     // the same
+  kernels::DenseBackend& backend_;
+  kernels::Array<float> gate_, up_;          // [max_rows, widest MLP]
+  kernels::ActivationArray gated_;           // the same; float32: it lies in gate_
+  kernels::Array<float> router_logits_;      // [max_rows, experts]
+  kernels::Array<std::int32_t> expert_ids_;  // [max_rows, experts of a token]
+  kernels::Array<float> expert_weights_;     // the same
 };
 
 }  // namespace hotset::model

@@ -4,14 +4,14 @@
 
 namespace hotset::model {
 
-GroupedBlock::GroupedBlock(const ModelWeights& weights, kernels::Backend& backend, std::int64_t max_rows)
+GroupedBlock::GroupedBlock(const ModelWeights& weights, kernels::DenseBackend& backend, std::int64_t max_rows)
     : weights_(weights),
       config_(weights.config),
       backend_(backend),
-      q_(static_cast<std::size_t>(max_rows * config_.heads * config_.head_dim)),
-      k_(static_cast<std::size_t>(max_rows * config_.kv_heads * config_.head_dim)),
-      v_(k_.size()),
-      context_(q_.size()) {}
+      q_(backend.array<float>(max_rows * config_.heads * config_.head_dim)),
+      k_(backend.array<float>(max_rows * config_.kv_heads * config_.head_dim)),
+      v_(backend.array<float>(k_.size())),
+      context_(backend.activations(q_.size())) {}
 
 AttentionShape GroupedBlock::shape() const {
   return {.heads = config_.heads, .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim))};
@@ -21,7 +21,7 @@ const GroupedAttentionWeights& GroupedBlock::of(LayerId layer) const {
   return std::get<GroupedAttentionWeights>(weights_.layers[static_cast<std::size_t>(layer.value())].attention);
 }
 
-LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, const float* normed) {
+LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernels::Activations normed) {
   const GroupedAttentionWeights& weights = of(layer);
   backend_.matmul(weights.q.product(normed, q_.data(), rows.count));
   backend_.matmul(weights.k.product(normed, k_.data(), rows.count));
@@ -32,14 +32,14 @@ LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, const 
   }
   rotate(q_.data(), config_.heads, rows);
   rotate(k_.data(), config_.kv_heads, rows);
-  return {.layer = layer, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.data()};
+  return {.layer = layer, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.get()};
 }
 
 void GroupedBlock::add_output(LayerId layer, const StepRows& rows, float* residual) {
-  backend_.matmul(of(layer).o.added_product(context_.data(), residual, rows.count));
+  backend_.matmul(of(layer).o.added_product(context_.get(), residual, rows.count));
 }
 
-void GroupedBlock::norm_heads(float* x, const std::vector<float>& weight, std::int64_t heads) {
+void GroupedBlock::norm_heads(float* x, const Vector& weight, std::int64_t heads) {
   backend_.rms_norm({.in = x,
                      .weight = weight.data(),
                      .out = x,
@@ -52,12 +52,12 @@ void GroupedBlock::rotate(float* x, std::int32_t heads, const StepRows& rows) {
   backend_.rope({.x = x,
                  .row_stride = std::int64_t{heads} * config_.head_dim,
                  .positions = rows.positions,
-                 .inv_freq = weights_.rope.inv_freq.data(),
+                 .inv_freq = weights_.inv_freq.data(),
                  .rows = rows.count,
                  .heads = heads,
                  .head_dim = config_.head_dim,
                  .rotary_dim = config_.rotary_dim,
-                 .attention_factor = weights_.rope.attention_factor});
+                 .attention_factor = weights_.rope_attention_factor});
 }
 
 }  // namespace hotset::model

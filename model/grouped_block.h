@@ -1,9 +1,7 @@
 // Grouped-query attention with RoPE (Llama, SmolLM2, Mistral, Qwen2, Qwen3).
 #pragma once
 
-#include <vector>
-
-#include "kernels/backend.h"
+#include "kernels/dense_backend.h"
 #include "model/attention_block.h"
 #include "model/weights.h"
 
@@ -11,21 +9,22 @@ namespace hotset::model {
 
 class GroupedBlock final : public AttentionBlock {
  public:
-  GroupedBlock(const ModelWeights& weights, kernels::Backend& backend, std::int64_t max_rows);
+  GroupedBlock(const ModelWeights& weights, kernels::DenseBackend& backend, std::int64_t max_rows);
 
   [[nodiscard]] AttentionShape shape() const override;
-  LayerAttention project(LayerId layer, const StepRows& rows, const float* normed) override;
+  LayerAttention project(LayerId layer, const StepRows& rows, kernels::Activations normed) override;
   void add_output(LayerId layer, const StepRows& rows, float* residual) override;
 
  private:
   [[nodiscard]] const GroupedAttentionWeights& of(LayerId layer) const;
-  void norm_heads(float* x, const std::vector<float>& weight, std::int64_t heads);
+  void norm_heads(float* x, const Vector& weight, std::int64_t heads);
   void rotate(float* x, std::int32_t heads, const StepRows& rows);
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
-  kernels::Backend& backend_;
-  std::vector<float> q_, k_, v_, context_;  // [max_rows, ...]
+  kernels::DenseBackend& backend_;
+  kernels::Array<float> q_, k_, v_;   // [max_rows, ...]
+  kernels::ActivationArray context_;  // likewise
 };
 
 }  // namespace hotset::model

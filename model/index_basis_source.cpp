@@ -9,6 +9,7 @@
 #include "model/calibration_text.h"
 #include "model/fingerprint.h"
 #include "model/index_basis_file.h"
+#include "model/kv_layout.h"
 
 namespace hotset::model {
 namespace {

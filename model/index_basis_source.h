@@ -15,7 +15,6 @@
 #include "model/calibration.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer/tokenizer.h"
-#include "model/transformer.h"
 #include "sparse/index_basis.h"
 
 namespace hotset::model {

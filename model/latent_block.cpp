@@ -16,27 +16,27 @@ bool selects_by_index(const SequenceSlice& slice) {
 
 }  // namespace
 
-LatentBlock::LatentBlock(const ModelWeights& weights, kernels::Backend& backend, const KvGeometry& cache,
+LatentBlock::LatentBlock(const ModelWeights& weights, kernels::DenseBackend& backend,
                          const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows)
     : weights_(weights),
       config_(weights.config),
       latent_(*weights.config.latent),
       backend_(backend),
-      expander_(weights, backend, cache),
       keeps_index_keys_(keeper != nullptr && keeper->metadata().kind == MetadataGeometry::Kind::kIndexKeys),
       key_dim_(latent_.kv_rank + latent_.rope_dim) {
-  const auto floats = [&](std::int64_t width) { return static_cast<std::size_t>(max_rows * width); };
+  const auto floats = [&](std::int64_t width) { return backend.array<float>(max_rows * width); };
   const std::int64_t heads = config_.heads;
-  q_latent_.resize(floats(latent_.q_rank));
-  q_.resize(floats(heads * config_.head_dim));
-  keys_.resize(floats(key_dim_));
-  absorbed_q_.resize(floats(heads * key_dim_));
-  context_.resize(floats(heads * latent_.kv_rank));
-  values_.resize(floats(heads * latent_.value_dim));
+  q_latent_ = floats(latent_.q_rank);
+  q_latent_normed_ = backend.activations(max_rows * latent_.q_rank);
+  q_ = floats(heads * config_.head_dim);
+  keys_ = floats(key_dim_);
+  absorbed_q_ = floats(heads * key_dim_);
+  context_ = backend.activations(max_rows * heads * latent_.kv_rank);
+  values_ = backend.activations(max_rows * heads * latent_.value_dim);
   if (!keeps_index_keys_ || !config_.indexer) return;
-  index_q_.resize(floats(std::int64_t{config_.indexer->heads} * config_.indexer->dim));
-  index_k_.resize(floats(config_.indexer->dim));
-  index_weights_.resize(floats(config_.indexer->heads));
+  index_q_ = floats(std::int64_t{config_.indexer->heads} * config_.indexer->dim);
+  index_k_ = floats(config_.indexer->dim);
+  index_weights_ = floats(config_.indexer->heads);
 }
 
 AttentionShape LatentBlock::shape() const {
@@ -47,27 +47,27 @@ const LatentAttentionWeights& LatentBlock::of(LayerId layer) const {
   return std::get<LatentAttentionWeights>(weights_.layers[static_cast<std::size_t>(layer.value())].attention);
 }
 
-LayerAttention LatentBlock::project(LayerId layer, const StepRows& rows, const float* normed) {
+LayerAttention LatentBlock::project(LayerId layer, const StepRows& rows, kernels::Activations normed) {
   const LatentAttentionWeights& weights = of(layer);
-  const float* q_input = normed;
+  kernels::Activations q_input = normed;
   if (latent_.q_rank > 0) {
     backend_.matmul(weights.q_a.product(normed, q_latent_.data(), rows.count));
-    norm_in_place(q_latent_.data(), weights.q_norm, rows.count, latent_.q_rank);
-    q_input = q_latent_.data();
+    norm(q_latent_.data(), weights.q_norm, q_latent_normed_.get(), rows.count, latent_.q_rank);
+    q_input = q_latent_normed_.get();
   }
   backend_.matmul(weights.q.product(q_input, q_.data(), rows.count));
   rotate(q_.data() + latent_.nope_dim, config_.heads, config_.head_dim, rows);
   backend_.matmul(weights.kv_a.product(normed, keys_.data(), rows.count));
-  norm_in_place(keys_.data(), weights.kv_norm, rows.count, key_dim_);
+  norm(keys_.data(), weights.kv_norm, keys_.data(), rows.count, key_dim_);
   rotate(keys_.data() + latent_.kv_rank, 1, key_dim_, rows);
   find_latent_rows(rows.slices);
   absorb_queries(weights);
   LayerAttention out{.layer = layer,
                      .q = absorbed_q_.data(),
                      .k = keys_.data(),
-                     .context = context_.data(),
+                     .context = context_.get(),
                      .expanded_q = q_.data(),
-                     .expanded_context = values_.data(),
+                     .expanded_context = values_.get(),
                      .shares_selection = keeps_index_keys_ && !weights.indexer};
   if (keeps_index_keys_ && weights.indexer) project_index(*weights.indexer, rows, normed, out);
   return out;
@@ -78,16 +78,17 @@ void LatentBlock::add_output(LayerId layer, const StepRows& rows, float* residua
   const std::int64_t context_width = std::int64_t{config_.heads} * latent_.kv_rank;
   const std::int64_t value_width = std::int64_t{config_.heads} * latent_.value_dim;
   for (const RowRange& range : latent_rows_) {
-    for (std::int64_t head = 0; head < config_.heads; ++head) {
-      backend_.matmul({.x = context_.data() + range.first * context_width + head * latent_.kv_rank,
-                       .x_stride = context_width,
-                       .weight = weights.output_v[static_cast<std::size_t>(head)].get(),
-                       .y = values_.data() + range.first * value_width + head * latent_.value_dim,
-                       .y_stride = value_width,
-                       .m = range.count});
-    }
+    backend_.batched_matmul({.x = context_.get().from(range.first * context_width),
+                             .x_stride = context_width,
+                             .x_distance = latent_.kv_rank,
+                             .weights = weights.output_v_views.data(),
+                             .batch = config_.heads,
+                             .y = values_.get().from(range.first * value_width),
+                             .y_stride = value_width,
+                             .y_distance = latent_.value_dim,
+                             .m = range.count});
   }
-  backend_.matmul(weights.o.added_product(values_.data(), residual, rows.count));
+  backend_.matmul(weights.o.added_product(values_.get(), residual, rows.count));
 }
 
 void LatentBlock::find_latent_rows(std::span<const SequenceSlice> slices) {
@@ -107,31 +108,28 @@ void LatentBlock::find_latent_rows(std::span<const SequenceSlice> slices) {
 void LatentBlock::absorb_queries(const LatentAttentionWeights& weights) {
   const std::int64_t q_width = std::int64_t{config_.heads} * config_.head_dim;
   const std::int64_t absorbed_width = std::int64_t{config_.heads} * key_dim_;
-  sources_.clear();
-  targets_.clear();
   for (const RowRange& range : latent_rows_) {
-    for (std::int64_t head = 0; head < config_.heads; ++head) {
-      const float* q = q_.data() + range.first * q_width + head * config_.head_dim;
-      float* absorbed = absorbed_q_.data() + range.first * absorbed_width + head * key_dim_;
-      backend_.matmul({.x = q,
-                       .x_stride = q_width,
-                       .weight = weights.absorb_k[static_cast<std::size_t>(head)].get(),
-                       .y = absorbed,
-                       .y_stride = absorbed_width,
-                       .m = range.count});
-      for (std::int64_t row = 0; row < range.count; ++row) {
-        sources_.push_back(reinterpret_cast<const std::byte*>(q + row * q_width + latent_.nope_dim));
-        targets_.push_back(reinterpret_cast<std::byte*>(absorbed + row * absorbed_width + latent_.kv_rank));
-      }
-    }
+    const float* q = q_.data() + range.first * q_width;
+    float* absorbed = absorbed_q_.data() + range.first * absorbed_width;
+    backend_.batched_matmul({.x = q,
+                             .x_stride = q_width,
+                             .x_distance = config_.head_dim,
+                             .weights = weights.absorb_k_views.data(),
+                             .batch = config_.heads,
+                             .y = absorbed,
+                             .y_stride = absorbed_width,
+                             .y_distance = key_dim_,
+                             .m = range.count});
+    backend_.copy_columns({.source = q + latent_.nope_dim,
+                           .source_stride = config_.head_dim,
+                           .target = absorbed + latent_.kv_rank,
+                           .target_stride = key_dim_,
+                           .rows = range.count * config_.heads,
+                           .width = latent_.rope_dim});
   }
-  backend_.copy({.sources = sources_.data(),
-                 .targets = targets_.data(),
-                 .count = static_cast<std::int64_t>(sources_.size()),
-                 .bytes = latent_.rope_dim * static_cast<std::int64_t>(sizeof(float))});
 }
 
-void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& rows, const float* normed,
+void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& rows, kernels::Activations normed,
                                 LayerAttention& out) {
   const IndexerConfig& indexer = *config_.indexer;
   if (std::ranges::any_of(rows.slices, [](const SequenceSlice& slice) { return slice.kv->keeps_metadata; })) {
@@ -147,7 +145,7 @@ void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& r
     out.index_k = index_k_.data();
   }
   if (std::ranges::any_of(rows.slices, selects_by_index)) {
-    backend_.matmul(weights.q.product(q_latent_.data(), index_q_.data(), rows.count));
+    backend_.matmul(weights.q.product(q_latent_normed_.get(), index_q_.data(), rows.count));
     rotate(index_q_.data(), indexer.heads, indexer.dim, rows);
     backend_.matmul(weights.weights.product(normed, index_weights_.data(), rows.count));
     out.index_q = index_q_.data();
@@ -157,12 +155,13 @@ void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& r
 }
 
 // The first weight.size() channels of rows that lie `stride` apart.
-void LatentBlock::norm_in_place(float* x, const std::vector<float>& weight, std::int64_t rows, std::int64_t stride) {
-  backend_.rms_norm({.in = x,
+void LatentBlock::norm(const float* in, const Vector& weight, kernels::ActivationsOut out, std::int64_t rows,
+                       std::int64_t stride) {
+  backend_.rms_norm({.in = in,
                      .weight = weight.data(),
-                     .out = x,
+                     .out = out,
                      .rows = rows,
-                     .width = static_cast<std::int64_t>(weight.size()),
+                     .width = weight.size(),
                      .stride = stride,
                      .epsilon = kLatentEpsilon});
 }
@@ -171,12 +170,12 @@ void LatentBlock::rotate(float* x, std::int32_t heads, std::int32_t width, const
   backend_.rope({.x = x,
                  .row_stride = std::int64_t{heads} * width,
                  .positions = rows.positions,
-                 .inv_freq = weights_.rope.inv_freq.data(),
+                 .inv_freq = weights_.inv_freq.data(),
                  .rows = rows.count,
                  .heads = heads,
                  .head_dim = width,
                  .rotary_dim = config_.rotary_dim,
-                 .attention_factor = weights_.rope.attention_factor});
+                 .attention_factor = weights_.rope_attention_factor});
 }
 
 }  // namespace hotset::model

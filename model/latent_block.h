@@ -7,22 +7,20 @@
 
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/dense_backend.h"
 #include "model/attention_block.h"
-#include "model/latent_expander.h"
 #include "model/weights.h"
 
 namespace hotset::model {
 
 class LatentBlock final : public AttentionBlock {
  public:
-  // `cache`: of the rows that attention will expand. `keeper`: see TieredAttention.
-  LatentBlock(const ModelWeights& weights, kernels::Backend& backend, const KvGeometry& cache,
-              const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows);
+  // `keeper`: see TieredAttention.
+  LatentBlock(const ModelWeights& weights, kernels::DenseBackend& backend, const sparse::SelectionAlgorithm* keeper,
+              std::int64_t max_rows);
 
   [[nodiscard]] AttentionShape shape() const override;
-  [[nodiscard]] TileExpander* expander() override { return &expander_; }
-  LayerAttention project(LayerId layer, const StepRows& rows, const float* normed) override;
+  LayerAttention project(LayerId layer, const StepRows& rows, kernels::Activations normed) override;
   void add_output(LayerId layer, const StepRows& rows, float* residual) override;
 
  private:
@@ -33,29 +31,29 @@ class LatentBlock final : public AttentionBlock {
   [[nodiscard]] const LatentAttentionWeights& of(LayerId layer) const;
   void find_latent_rows(std::span<const SequenceSlice> slices);
   void absorb_queries(const LatentAttentionWeights& weights);
-  void project_index(const IndexerWeights& weights, const StepRows& rows, const float* normed, LayerAttention& out);
-  void norm_in_place(float* x, const std::vector<float>& weight, std::int64_t rows, std::int64_t stride);
+  void project_index(const IndexerWeights& weights, const StepRows& rows, kernels::Activations normed,
+                     LayerAttention& out);
+  // Rows of in and out lie `stride` apart.
+  void norm(const float* in, const Vector& weight, kernels::ActivationsOut out, std::int64_t rows, std::int64_t stride);
   // x: the first channel to turn of the first of `heads` heads, which lie `width` apart and fill their row.
   void rotate(float* x, std::int32_t heads, std::int32_t width, const StepRows& rows);
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
   const LatentConfig& latent_;
-  kernels::Backend& backend_;
-  LatentExpander expander_;
+  kernels::DenseBackend& backend_;
   bool keeps_index_keys_;
   std::int32_t key_dim_;  // kv_rank + rope
   // Workspace [max_rows, ...].
-  std::vector<float> q_latent_;                           // q_rank
-  std::vector<float> q_;                                  // heads * (nope + rope)
-  std::vector<float> keys_;                               // key_dim
-  std::vector<float> absorbed_q_;                         // heads * key_dim
-  std::vector<float> context_;                            // heads * kv_rank
-  std::vector<float> values_;                             // heads * value
-  std::vector<float> index_q_, index_k_, index_weights_;  // index heads * index dim; index dim; index heads
-  std::vector<RowRange> latent_rows_;                     // of the last project(): that attend to latent rows
-  std::vector<const std::byte*> sources_;
-  std::vector<std::byte*> targets_;
+  kernels::Array<float> q_latent_;                           // q_rank
+  kernels::ActivationArray q_latent_normed_;                 // the same
+  kernels::Array<float> q_;                                  // heads * (nope + rope)
+  kernels::Array<float> keys_;                               // key_dim
+  kernels::Array<float> absorbed_q_;                         // heads * key_dim
+  kernels::ActivationArray context_;                         // heads * kv_rank
+  kernels::ActivationArray values_;                          // heads * value
+  kernels::Array<float> index_q_, index_k_, index_weights_;  // index heads * index dim; index dim; index heads
+  std::vector<RowRange> latent_rows_;                        // of the last project(): that attend to latent rows
 };
 
 }  // namespace hotset::model

@@ -1,12 +1,12 @@
 // Makes K and V of every head out of cached latents, for prompts that are attended to densely (DeepSeek-V2, arXiv
 // 2405.04434, section 2.1): a chunk of many queries is cheaper over expanded rows, a single query over latent ones.
-// Owner: the LatentBlock. Thread: the stream that owns the backend.
+// Owner: the TieredTransformer. Thread: the stream that owns the backend.
 #pragma once
 
 #include <vector>
 
 #include "kernels/backend.h"
-#include "model/attention.h"
+#include "model/tiered_attention.h"
 #include "model/weights.h"
 
 namespace hotset::model {

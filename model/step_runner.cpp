@@ -116,12 +116,13 @@ void StepRunner::add_rows(const SequenceStep& step, std::size_t result) {
 
 void StepRunner::score_rows(StepResult& result) {
   const auto vocabulary = static_cast<std::size_t>(weights_->config.vocabulary);
-  constexpr auto kBatch = static_cast<std::size_t>(Transformer::kLogitsRows);
-  for (std::size_t first = 0; first < logits_rows_.size(); first += kBatch) {
-    const std::size_t count = std::min(kBatch, logits_rows_.size() - first);
-    row_numbers_.clear();
-    for (std::size_t i = 0; i < count; ++i) row_numbers_.push_back(logits_rows_[first + i].row);
-    const std::span<float> logits = transformer_.logits(row_numbers_);
+  constexpr auto kBatch = static_cast<std::size_t>(TieredTransformer::kLogitsRows);
+  for (std::size_t first = 0, count = 0; first < logits_rows_.size(); first += count) {
+    const std::int64_t row = logits_rows_[first].row;
+    for (count = 1; count < kBatch && first + count < logits_rows_.size(); ++count) {
+      if (logits_rows_[first + count].row != row + static_cast<std::int64_t>(count)) break;
+    }
+    const std::span<float> logits = transformer_.logits(row, static_cast<std::int64_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
       score_row(logits_rows_[first + i], logits.subspan(i * vocabulary, vocabulary), result);
     }

@@ -9,7 +9,7 @@
 #include "kernels/backend.h"
 #include "model/step_executor.h"
 #include "model/step_plan.h"
-#include "model/transformer.h"
+#include "model/tiered_transformer.h"
 #include "sparse/tiered_kv.h"
 #include "storage/kv_pools.h"
 
@@ -57,12 +57,11 @@ class StepRunner final : public StepExecutor {
   std::shared_ptr<const sparse::SelectionAlgorithm> keeper_;
   std::shared_ptr<sparse::SelectionObserver> observer_;
   sparse::TieredKv kv_;
-  Transformer transformer_;
+  TieredTransformer transformer_;
   // Scratch, reused.
   std::vector<std::int32_t> tokens_;
   std::vector<SequenceSlice> slices_;
   std::vector<LogitsRow> logits_rows_;
-  std::vector<std::int64_t> row_numbers_;
 };
 
 }  // namespace hotset::model

@@ -9,65 +9,57 @@
 namespace hotset::model {
 namespace {
 
-std::unique_ptr<AttentionBlock> make_block(const ModelWeights& weights, kernels::Backend& backend,
-                                           const KvGeometry& cache, const sparse::SelectionAlgorithm* keeper,
-                                           std::int64_t max_rows) {
-  if (weights.config.latent) return std::make_unique<LatentBlock>(weights, backend, cache, keeper, max_rows);
+std::unique_ptr<AttentionBlock> make_block(const ModelWeights& weights, kernels::DenseBackend& backend,
+                                           const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows) {
+  if (weights.config.latent) return std::make_unique<LatentBlock>(weights, backend, keeper, max_rows);
   return std::make_unique<GroupedBlock>(weights, backend, max_rows);
 }
 
 }  // namespace
 
-Transformer::Transformer(const ModelWeights& weights, kernels::Backend& backend, sparse::TieredKv& kv,
-                         const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows, std::int64_t max_prefill_rows)
+Transformer::Transformer(const ModelWeights& weights, kernels::DenseBackend& backend,
+                         const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows, std::int64_t max_logits_rows)
     : weights_(weights),
       config_(weights.config),
       backend_(backend),
-      block_(make_block(weights, backend, kv.geometry(), keeper, max_rows)),
-      attention_(block_->shape(), backend, kv, keeper, block_->expander(), max_prefill_rows),
+      max_rows_(max_rows),
+      max_logits_rows_(max_logits_rows),
+      block_(make_block(weights, backend, keeper, max_rows)),
       feed_forward_(weights, backend, max_rows),
-      residual_(static_cast<std::size_t>(max_rows * config_.hidden)),
-      normed_(static_cast<std::size_t>(std::max(max_rows, kLogitsRows) * config_.hidden)),
-      logits_(static_cast<std::size_t>(kLogitsRows * config_.vocabulary)),
-      positions_(static_cast<std::size_t>(max_rows)) {}
+      residual_(backend.array<float>(max_rows * config_.hidden)),
+      logits_(backend.array<float>(max_logits_rows * config_.vocabulary)),
+      normed_(backend.activations(std::max(max_rows, max_logits_rows) * config_.hidden)) {}
 
-void Transformer::forward(std::uint64_t step, std::span<const std::int32_t> tokens,
-                          std::span<const SequenceSlice> slices) {
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  HS_CHECK(count <= static_cast<std::int64_t>(positions_.size()), "the step fits the workspace");
-  for (const SequenceSlice& slice : slices) {
-    for (std::int64_t row = 0; row < slice.rows; ++row) {
-      positions_[static_cast<std::size_t>(slice.first_row + row)] = slice.first_position + row;
-    }
-  }
-  const StepRows rows{.count = count, .positions = positions_.data(), .slices = slices};
-  backend_.embed({.table = weights_.embedding.get(), .tokens = tokens.data(), .count = count, .out = residual_.data()});
+void Transformer::forward(std::uint64_t step, const StepInputs& inputs, std::span<const SequenceSlice> slices,
+                          KvAttention& attention) {
+  const std::int64_t count = inputs.count;
+  HS_CHECK(count <= max_rows_, "the step fits the workspace");
+  const StepRows rows{.count = count, .positions = inputs.positions, .slices = slices};
+  float* const residual = residual_.data();
+  backend_.embed({.table = weights_.embedding.get(), .tokens = inputs.tokens, .count = count, .out = residual});
   for (std::int32_t index = 0; index < config_.layers; ++index) {
     const LayerId layer{index};
     const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(index)];
-    norm(residual_.data(), weights.attention_norm, normed_.data(), count);
-    attention_.run(step, block_->project(layer, rows, normed_.data()), slices);
-    block_->add_output(layer, rows, residual_.data());
-    norm(residual_.data(), weights.mlp_norm, normed_.data(), count);
-    feed_forward_.run(layer, normed_.data(), count, residual_.data());
+    norm(residual, weights.attention_norm, count);
+    attention.run(step, block_->project(layer, rows, normed_.get()), slices);
+    block_->add_output(layer, rows, residual);
+    norm(residual, weights.mlp_norm, count);
+    feed_forward_.run(layer, normed_.get(), count, residual);
   }
 }
 
-std::span<float> Transformer::logits(std::span<const std::int64_t> rows) {
-  const auto count = static_cast<std::int64_t>(rows.size());
-  HS_CHECK(count <= kLogitsRows, "at most kLogitsRows rows in one call");
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = rows[static_cast<std::size_t>(i)];
-    norm(residual_.data() + row * config_.hidden, weights_.final_norm, normed_.data() + i * config_.hidden, 1);
-  }
-  backend_.matmul({.x = normed_.data(), .weight = &weights_.output(), .y = logits_.data(), .m = count});
-  return std::span<float>(logits_).first(static_cast<std::size_t>(count * config_.vocabulary));
+float* Transformer::logits(std::int64_t first_row, std::int64_t count) {
+  HS_CHECK(count <= max_logits_rows_, "at most max_logits_rows rows in one call");
+  norm(residual_.data() + first_row * config_.hidden, weights_.final_norm, count);
+  backend_.matmul({.x = normed_.get(), .weight = &weights_.output(), .y = logits_.data(), .m = count});
+  return logits_.data();
 }
 
-void Transformer::norm(const float* in, const std::vector<float>& weight, float* out, std::int64_t rows) {
+// To normed_.
+void Transformer::norm(const float* in, const Vector& weight, std::int64_t rows) {
   backend_.rms_norm({.in = in,
                      .weight = weight.data(),
-                     .out = out,
+                     .out = normed_.get(),
                      .rows = rows,
                      .width = config_.hidden,
                      .epsilon = static_cast<float>(config_.rms_epsilon)});

@@ -6,51 +6,53 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/dense_backend.h"
 #include "model/attention.h"
 #include "model/attention_block.h"
 #include "model/feed_forward.h"
-#include "model/kv_layout.h"
 #include "model/weights.h"
-#include "sparse/tiered_kv.h"
+#include "sparse/selection.h"
 
 namespace hotset::model {
 
+// What a step's rows are; device pointers.
+struct StepInputs {
+  const std::int32_t* tokens = nullptr;     // [count]
+  const std::int64_t* positions = nullptr;  // [count]
+  std::int64_t count = 0;
+};
+
 class Transformer {
  public:
-  // Allocates the workspace for steps of up to `max_rows` rows, of which one slice has up to `max_prefill_rows`.
-  // Everything passed outlives it.
-  // `keeper`: see TieredAttention.
-  Transformer(const ModelWeights& weights, kernels::Backend& backend, sparse::TieredKv& kv,
-              const sparse::SelectionAlgorithm* keeper, std::int64_t max_rows, std::int64_t max_prefill_rows);
+  // Allocates the workspace for steps of up to `max_rows` rows and for logits of up to `max_logits_rows`. Everything
+  // passed outlives it. `keeper`: the algorithm whose metadata the cache keeps; null: none.
+  Transformer(const ModelWeights& weights, kernels::DenseBackend& backend, const sparse::SelectionAlgorithm* keeper,
+              std::int64_t max_rows, std::int64_t max_logits_rows);
 
-  void observe(sparse::SelectionObserver* observer) { attention_.observe(observer); }
-  void verify(double rate) { attention_.verify(rate); }
-  [[nodiscard]] VerifyOutcome take_verified() { return attention_.take_verified(); }
+  [[nodiscard]] AttentionShape attention_shape() const { return block_->shape(); }
 
-  // One step: `tokens` [rows], slices in batch order, decode slices first. Writes the rows of every layer (commit_rows
-  // is the caller's) and keeps the residual stream of all rows for logits().
-  void forward(std::uint64_t step, std::span<const std::int32_t> tokens, std::span<const SequenceSlice> slices);
+  // One step: rows in batch order, generated tokens first. `attention` keeps the rows of every layer (committing them
+  // is the caller's); the residual stream of all rows stays for logits().
+  void forward(std::uint64_t step, const StepInputs& inputs, std::span<const SequenceSlice> slices,
+               KvAttention& attention);
 
-  static constexpr std::int64_t kLogitsRows = 16;  // the most rows of one logits() call
-
-  // Logits of rows of the last forward(), [rows.size(), vocabulary]; valid until the next call.
-  [[nodiscard]] std::span<float> logits(std::span<const std::int64_t> rows);
+  // Logits of `count` consecutive rows of the last forward(): [count, vocabulary] in the device's memory, valid until
+  // the next call.
+  [[nodiscard]] float* logits(std::int64_t first_row, std::int64_t count);
+  [[nodiscard]] std::int64_t max_logits_rows() const { return max_logits_rows_; }
 
  private:
-  void norm(const float* in, const std::vector<float>& weight, float* out, std::int64_t rows);
+  void norm(const float* in, const Vector& weight, std::int64_t rows);
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
-  kernels::Backend& backend_;
+  kernels::DenseBackend& backend_;
+  std::int64_t max_rows_, max_logits_rows_;
   std::unique_ptr<AttentionBlock> block_;
-  TieredAttention attention_;
   FeedForward feed_forward_;
-  // Workspace [max_rows, ...].
-  std::vector<float> residual_, normed_, logits_;
-  std::vector<std::int64_t> positions_;
+  kernels::Array<float> residual_, logits_;  // [max_rows, hidden], [max_logits_rows, vocabulary]
+  kernels::ActivationArray normed_;          // [max_rows, hidden]
 };
 
 }  // namespace hotset::model

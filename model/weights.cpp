@@ -6,6 +6,7 @@
 
 #include "core/concat.h"
 #include "model/float_conversion.h"
+#include "model/rope.h"
 
 namespace hotset::model {
 namespace {
@@ -32,7 +33,7 @@ std::vector<std::byte> transposed(std::span<const std::byte> data, std::int64_t 
 // Loads tensors one after the other and keeps the first error.
 class WeightLoader {
  public:
-  WeightLoader(Checkpoint& checkpoint, kernels::Backend& backend)
+  WeightLoader(Checkpoint& checkpoint, kernels::DenseBackend& backend)
       : checkpoint_(checkpoint), config_(checkpoint.config()), backend_(backend) {}
 
   Matrix matrix(const std::string& name) {
@@ -40,14 +41,14 @@ class WeightLoader {
     with_view(name, [&](const kernels::MatrixView& view) { packed = backend_.pack(view); });
     return packed;
   }
-  std::vector<float> vector(const std::string& name) {
+  Vector vector(const std::string& name) {
     if (!status_.ok()) return {};
     auto values = checkpoint_.vector(name);
     if (!values.ok()) {
       status_ = values.error();
       return {};
     }
-    return std::move(values).value();
+    return backend_.array_of(std::span<const float>(values.value()));
   }
   Linear linear(const std::string& name, bool bias = false) {
     Linear out;
@@ -87,7 +88,7 @@ class WeightLoader {
 
   Checkpoint& checkpoint_;
   const ModelConfig& config_;
-  kernels::Backend& backend_;
+  kernels::DenseBackend& backend_;
   Result<void> status_;
 };
 
@@ -158,6 +159,8 @@ void WeightLoader::split_kv_b(const std::string& name, LatentAttentionWeights& o
     }
     out.expand_k = backend_.pack({view.type, config_.heads * nope, view.cols, all_k});
     out.expand_v = backend_.pack({view.type, config_.heads * value, view.cols, all_v});
+    for (const Matrix& matrix : out.absorb_k) out.absorb_k_views.push_back(matrix.get());
+    for (const Matrix& matrix : out.output_v) out.output_v_views.push_back(matrix.get());
   });
 }
 
@@ -243,10 +246,12 @@ std::int64_t ModelWeights::parameters() const {
   return counter.elements();
 }
 
-Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::Backend& backend) {
+Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::DenseBackend& backend) {
   auto weights = std::make_unique<ModelWeights>();
   weights->config = checkpoint.config();
-  weights->rope = make_rope(weights->config);
+  const RopeTable rope = make_rope(weights->config);
+  weights->inv_freq = backend.array_of(std::span<const float>(rope.inv_freq));
+  weights->rope_attention_factor = rope.attention_factor;
   WeightLoader loader(checkpoint, backend);
   weights->embedding = loader.matrix("embed_tokens");
   weights->final_norm = loader.vector("norm");

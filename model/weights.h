@@ -8,25 +8,25 @@
 #include <vector>
 
 #include "core/result.h"
-#include "kernels/backend.h"
+#include "kernels/dense_backend.h"
 #include "model/checkpoint.h"
 #include "model/model_config.h"
-#include "model/rope.h"
 
 namespace hotset::model {
 
 using Matrix = std::unique_ptr<kernels::PackedMatrix>;
+using Vector = kernels::Array<float>;
 
 struct Linear {
-  Matrix weight;            // [N, K]
-  std::vector<float> bias;  // [N] or empty
+  Matrix weight;  // [N, K]
+  Vector bias;    // [N] or empty
 
   // y [rows, N] = x [rows, K] W^T + bias.
-  [[nodiscard]] kernels::MatmulParams product(const float* x, float* y, std::int64_t rows) const {
-    return {.x = x, .weight = weight.get(), .bias = bias.empty() ? nullptr : bias.data(), .y = y, .m = rows};
+  [[nodiscard]] kernels::MatmulParams product(kernels::Activations x, float* y, std::int64_t rows) const {
+    return {.x = x, .weight = weight.get(), .bias = bias.data(), .y = y, .m = rows};
   }
   // The same added to y.
-  [[nodiscard]] kernels::MatmulParams added_product(const float* x, float* y, std::int64_t rows) const {
+  [[nodiscard]] kernels::MatmulParams added_product(kernels::Activations x, float* y, std::int64_t rows) const {
     kernels::MatmulParams params = product(x, y, rows);
     params.accumulate = true;
     return params;
@@ -34,31 +34,32 @@ struct Linear {
 };
 
 struct GroupedAttentionWeights {
-  std::vector<float> q_norm, k_norm;  // [head_dim] or empty
+  Vector q_norm, k_norm;  // [head_dim] or empty
   Linear q, k, v, o;
 };
 
 struct IndexerWeights {
-  Linear q;                                // [index heads * index dim, q_rank]
-  Linear k;                                // [index dim, hidden]
-  std::vector<float> k_norm, k_norm_bias;  // [index dim]
-  Linear weights;                          // [index heads, hidden] times (index heads * index dim)^-0.5
+  Linear q;                    // [index heads * index dim, q_rank]
+  Linear k;                    // [index dim, hidden]
+  Vector k_norm, k_norm_bias;  // [index dim]
+  Linear weights;              // [index heads, hidden] times (index heads * index dim)^-0.5
 };
 
 struct LatentAttentionWeights {
-  Linear q_a;                  // [q_rank, hidden]; no weight where q_rank is 0
-  std::vector<float> q_norm;   // [q_rank]
-  Linear q;                    // [heads * (nope + rope), q_rank, or hidden where that is 0]
-  Linear kv_a;                 // [kv_rank + rope, hidden]
-  std::vector<float> kv_norm;  // [kv_rank]
+  Linear q_a;      // [q_rank, hidden]; no weight where q_rank is 0
+  Vector q_norm;   // [q_rank]
+  Linear q;        // [heads * (nope + rope), q_rank, or hidden where that is 0]
+  Linear kv_a;     // [kv_rank + rope, hidden]
+  Vector kv_norm;  // [kv_rank]
   // kv_b_proj, which makes K (without its rope part) and V of every head out of a latent, in the two forms in which it
   // is used: of all heads for rows that are expanded, by head for rows that stay latent.
-  Matrix expand_k;                        // [heads * nope, kv_rank]
-  Matrix expand_v;                        // [heads * value, kv_rank]
-  std::vector<Matrix> absorb_k;           // [heads], each [kv_rank, nope]: the head's part of expand_k transposed
-  std::vector<Matrix> output_v;           // [heads], each [value, kv_rank]
-  Linear o;                               // [hidden, heads * value]
-  std::optional<IndexerWeights> indexer;  // of a layer that has its own
+  Matrix expand_k;               // [heads * nope, kv_rank]
+  Matrix expand_v;               // [heads * value, kv_rank]
+  std::vector<Matrix> absorb_k;  // [heads], each [kv_rank, nope]: the head's part of expand_k transposed
+  std::vector<Matrix> output_v;  // [heads], each [value, kv_rank]
+  std::vector<const kernels::PackedMatrix*> absorb_k_views, output_v_views;  // for BatchedMatmulParams
+  Linear o;                                                                  // [hidden, heads * value]
+  std::optional<IndexerWeights> indexer;                                     // of a layer that has its own
 };
 
 struct MlpWeights {
@@ -67,14 +68,14 @@ struct MlpWeights {
 
 struct ExpertsWeights {
   Linear router;                                  // [count, hidden]
-  std::vector<float> correction_bias;             // [count] or empty
+  Vector correction_bias;                         // [count] or empty
   std::vector<MlpWeights> experts;                // [count]
   std::vector<kernels::ExpertMatrices> matrices;  // [count], views of `experts`
   std::optional<MlpWeights> shared;
 };
 
 struct LayerWeights {
-  std::vector<float> attention_norm, mlp_norm;  // [hidden]
+  Vector attention_norm, mlp_norm;  // [hidden]
   std::variant<GroupedAttentionWeights, LatentAttentionWeights> attention;
   std::variant<MlpWeights, ExpertsWeights> feed_forward;
 };
@@ -82,10 +83,11 @@ struct LayerWeights {
 // Packed weights of a validated checkpoint; the checkpoint may be closed afterwards.
 struct ModelWeights {
   ModelConfig config;
-  RopeTable rope;
-  Matrix embedding;  // [vocabulary, hidden]
-  Matrix lm_head;    // null when tied: the embedding is used
-  std::vector<float> final_norm;
+  Vector inv_freq;                     // RopeTable's
+  float rope_attention_factor = 1.0F;  // likewise
+  Matrix embedding;                    // [vocabulary, hidden]
+  Matrix lm_head;                      // null when tied: the embedding is used
+  Vector final_norm;
   std::vector<LayerWeights> layers;
 
   [[nodiscard]] const kernels::PackedMatrix& output() const { return lm_head ? *lm_head : *embedding; }
@@ -93,6 +95,6 @@ struct ModelWeights {
 };
 
 // kInvalidArgument where a matrix that has to be taken apart is in a block format.
-Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::Backend& backend);
+Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::DenseBackend& backend);
 
 }  // namespace hotset::model

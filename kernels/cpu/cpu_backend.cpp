@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/concat.h"
 #include "core/kv_format.h"
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/cpu_experts.h"
 #include "kernels/cpu/cpu_matmul.h"
@@ -35,6 +36,17 @@ const IsaKernels& kernels_of(CpuIsa isa) {
   return kScalarKernels;
 }
 
+class HostMemory final : public Memory {
+ public:
+  explicit HostMemory(std::int64_t bytes) {
+    std::memset(buffer_.reserve(std::max<std::int64_t>(bytes, 1)), 0, static_cast<std::size_t>(bytes));
+  }
+  void* data() const override { return const_cast<std::byte*>(buffer_.data()); }
+
+ private:
+  AlignedBuffer<std::byte> buffer_;
+};
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, CpuIsa isa)
@@ -48,6 +60,12 @@ class CpuBackend final : public Backend {
   std::string description() const override {
     return concat("CPU, ", pool_.threads(), pool_.threads() == 1 ? " thread, " : " threads, ", kernels_.name);
   }
+
+  std::unique_ptr<Memory> allocate(std::int64_t bytes) override { return std::make_unique<HostMemory>(bytes); }
+  void upload(const void* source, void* target, std::int64_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
+  }
+  ElementType activation_type() const override { return ElementType::kF32; }
 
   std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) override {
     return std::make_unique<CpuPackedMatrix>(matrix, pool_);
@@ -66,7 +84,7 @@ class CpuBackend final : public Backend {
     const std::int64_t stride = params.stride == 0 ? params.width : params.stride;
     for_rows(params.rows, params.width, [&](std::int64_t row) {
       const std::int64_t at = row * stride;
-      kernels_.rms_norm_row(params.in + at, params.weight, params.out + at, params.width, params.epsilon);
+      kernels_.rms_norm_row(params.in + at, params.weight, params.out.f32() + at, params.width, params.epsilon);
     });
   }
 
@@ -90,10 +108,27 @@ class CpuBackend final : public Backend {
 
   void matmul(const MatmulParams& params) override { matmul_.run(params, own_matrix(params.weight)); }
 
+  void batched_matmul(const BatchedMatmulParams& params) override {
+    for (std::int64_t i = 0; i < params.batch; ++i) {
+      matmul({.x = params.x.f32() + i * params.x_distance,
+              .x_stride = params.x_stride,
+              .weight = params.weights[i],
+              .y = params.y.f32() + i * params.y_distance,
+              .y_stride = params.y_stride,
+              .m = params.m});
+    }
+  }
+
+  void copy_columns(const CopyColumnsParams& params) override {
+    for_rows(params.rows, params.width, [&](std::int64_t row) {
+      std::copy_n(params.source + row * params.source_stride, params.width, params.target + row * params.target_stride);
+    });
+  }
+
   void silu_gate(const SiluGateParams& params) override {
     for_rows(params.rows, params.width, [&](std::int64_t row) {
       const std::int64_t at = row * params.width;
-      kernels_.silu_gate(params.gate + at, params.up + at, params.out + at, params.width);
+      kernels_.silu_gate(params.gate + at, params.up + at, params.out.f32() + at, params.width);
     });
   }
 

@@ -157,7 +157,7 @@ void CpuExperts::run_expert(const ExpertsParams& params, std::int32_t expert) {
   float* const gated = gate_.reserve(count * width);
   float* const upped = up_.reserve(count * width);
   pool_.run(count, [&](std::int64_t i, int) {
-    const float* const from = params.x + uses[static_cast<std::size_t>(i)] / params.per_token * hidden;
+    const float* const from = params.x.f32() + uses[static_cast<std::size_t>(i)] / params.per_token * hidden;
     std::copy(from, from + hidden, x + i * hidden);
   });
   matmul_.run({.x = x, .y = gated, .m = count}, gate);

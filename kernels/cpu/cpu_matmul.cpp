@@ -22,7 +22,7 @@ QuantizedRows CpuMatmul::quantize(const MatmulParams& params, const CpuPackedMat
                           sums_.reserve(params.m * groups)};
   const auto one = [&](std::int64_t row) {
     const QuantizedRows out{all.integers + row * 2 * cols, all.scales + row * groups, all.sums + row * groups};
-    kernels_.quantize_row(params.x + row * x_stride, cols, weight.group(), out);
+    kernels_.quantize_row(params.x.f32() + row * x_stride, cols, weight.group(), out);
   };
   if (params.m * cols < kMinParallelQuantize) {
     for (std::int64_t row = 0; row < params.m; ++row) one(row);
@@ -43,7 +43,7 @@ void CpuMatmul::run(const MatmulParams& params, const CpuPackedMatrix& weight) {
 
   MatmulTask whole{};
   whole.weight = weight.view();
-  whole.x = params.x;
+  whole.x = params.x.f32();
   whole.x_stride = params.x_stride == 0 ? weight.cols() : params.x_stride;
   if (weight.group() != 0) whole.quantized = quantize(params, weight);
   whole.bias = params.bias;

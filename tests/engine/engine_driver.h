@@ -17,7 +17,6 @@
 #include "model/checkpoint.h"
 #include "model/kv_layout.h"
 #include "model/step_runner.h"
-#include "model/transformer.h"
 #include "sparse/selection.h"
 #include "tests/engine/next_rows.h"
 #include "tests/engine/require.h"

@@ -16,6 +16,7 @@
 #include "model/checkpoint.h"
 #include "model/float_conversion.h"
 #include "model/index_basis_file.h"
+#include "model/kv_layout.h"
 #include "model/rope.h"
 #include "model/tokenizer/tokenizer.h"
 #include "sparse/second_moment.h"

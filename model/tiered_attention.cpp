@@ -1,4 +1,4 @@
-#include "model/attention.h"
+#include "model/tiered_attention.h"
 
 #include <algorithm>
 
@@ -201,7 +201,7 @@ void TieredAttention::verify_decode(const LayerAttention& layer, std::span<const
                       .block_tokens = everything ? 1 : slice.selection->block_tokens(),
                       .length = slice.first_position + 1,
                       .q = layer.q + slice.first_row * shape_.heads * kv_.geometry().key_dim,
-                      .context = layer.context + slice.first_row * shape_.heads * kv_.geometry().value_dim});
+                      .context = layer.context.f32() + slice.first_row * shape_.heads * kv_.geometry().value_dim});
   }
 }
 
@@ -215,7 +215,7 @@ void TieredAttention::attend_slots(const LayerAttention& layer, const std::byte*
                            .pool = pool,
                            .slots = slots_.data(),
                            .slot_offsets = slot_offsets_.data(),
-                           .out = layer.context + first_row * out_width,
+                           .out = layer.context.f32() + first_row * out_width,
                            .out_stride = out_width,
                            .rows = static_cast<std::int64_t>(slot_offsets_.size()) - 1,
                            .heads = shape_.heads,
@@ -248,7 +248,7 @@ void TieredAttention::prefill_tiles(const LayerAttention& layer, const SequenceS
       .rows = rows,
       .first_position = slice.first_position,
       .state = {.acc = acc_.data(), .max = max_.data(), .sum = sum_.data()},
-      .out = (expander_ != nullptr ? layer.expanded_context : layer.context) + slice.first_row * out_width,
+      .out = (expander_ != nullptr ? layer.expanded_context : layer.context).f32() + slice.first_row * out_width,
       .heads = shape_.heads,
       .scale = shape_.scale};
   if (resident && expander_ == nullptr) {
