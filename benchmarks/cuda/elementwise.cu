@@ -53,7 +53,7 @@ class Bench {
   void run() {
     std::printf("%-34s %6s %10s %10s %7s %8s\n", "kernel", "rows", "us", "floor us", "ratio", "GB/s");
     for (const std::int64_t rows : {1, 32, 256, 4096}) elementwise(rows);
-    for (const std::int64_t rows : {1, 32, 256}) {
+    for (const std::int64_t rows : {1, 16, 32, 64, 256}) {
       SamplingRow greedy;
       greedy.temperature = 0.0F;
       sampling("sampling, greedy", rows, greedy);
@@ -83,7 +83,7 @@ class Bench {
   }
 
   void elementwise(std::int64_t rows) {
-    constexpr DenseType kType = DenseType::kBF16;
+    constexpr ActivationType kType = ActivationType::kBF16;
     std::uint16_t* const first = activations_.data();
     std::uint16_t* const second = first + kMostRows * 2 * kIntermediate;
     const double hidden_bytes = 2.0 * static_cast<double>(rows) * kHidden;

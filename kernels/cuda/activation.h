@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
@@ -16,10 +16,10 @@ struct SiluGateDeviceParams {
   std::int64_t gate_stride = 0;
   const void* up = nullptr;  // [rows, width] of in_type
   std::int64_t up_stride = 0;
-  DenseType in_type = DenseType::kF32;
+  ActivationType in_type = ActivationType::kF32;
   void* out = nullptr;  // [rows, width] of out_type
   std::int64_t out_stride = 0;
-  DenseType out_type = DenseType::kF32;
+  ActivationType out_type = ActivationType::kF32;
   std::int64_t rows = 0;
   std::int64_t width = 0;
 };

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
@@ -12,10 +12,10 @@ namespace hotset::kernels::cuda {
 // All pointers are the device's.
 struct EmbedDeviceParams {
   const void* table = nullptr;  // [vocabulary, hidden] of table_type
-  DenseType table_type = DenseType::kBF16;
+  ActivationType table_type = ActivationType::kBF16;
   const std::int32_t* tokens = nullptr;  // [count]; one outside the vocabulary (padding: -1) gives a row of zeros
   void* out = nullptr;                   // [count, hidden] of out_type
-  DenseType out_type = DenseType::kF32;
+  ActivationType out_type = ActivationType::kF32;
   std::int64_t out_stride = 0;  // in elements, 0: hidden
   std::int64_t count = 0;
   std::int64_t vocabulary = 0;

@@ -15,7 +15,7 @@ void check_cublas(cublasStatus_t status, const char* what) {
   throw CudaError(concat("cuBLASLt: ", what, " failed: ", cublasLtGetStatusString(status)));
 }
 
-cudaDataType_t data_type(DenseType type) { return type == DenseType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t data_type(ActivationType type) { return type == ActivationType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 struct DeleteDescription {
   void operator()(cublasLtMatmulDescOpaque_t* description) const { cublasLtMatmulDescDestroy(description); }
@@ -30,7 +30,7 @@ using Description = std::unique_ptr<cublasLtMatmulDescOpaque_t, DeleteDescriptio
 using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, DeleteLayout>;
 using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, DeletePreference>;
 
-Layout make_layout(DenseType type, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
+Layout make_layout(ActivationType type, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
   cublasLtMatrixLayout_t layout = nullptr;
   check_cublas(cublasLtMatrixLayoutCreate(&layout, data_type(type), static_cast<std::uint64_t>(rows),
                                           static_cast<std::uint64_t>(cols), leading),
@@ -109,7 +109,7 @@ struct Matmul::Plan {
 
 Matmul::Matmul(const MatmulLibrary& library, const MatmulShape& shape) : plan_(std::make_unique<Plan>()) {
   HS_CHECK(shape.m >= 1 && shape.n >= 1 && shape.k >= 1, "no such product");
-  HS_CHECK(shape.type != DenseType::kF32 || shape.y_type == DenseType::kF32, "float32 gives float32");
+  HS_CHECK(shape.type != ActivationType::kF32 || shape.y_type == ActivationType::kF32, "float32 gives float32");
   plan_->shape = shape;
   MatmulShape& own = plan_->shape;
   if (own.x_stride == 0) own.x_stride = own.k;
@@ -120,8 +120,8 @@ Matmul::Matmul(const MatmulLibrary& library, const MatmulShape& shape) : plan_(s
   plan_->x = make_layout(own.type, own.k, own.m, own.x_stride);
   plan_->y = make_layout(own.y_type, own.n, own.m, own.y_stride);
   // Pedantic forbids every shortcut; without such an algorithm, plain float32 sums, which are not TF32 either.
-  const bool chosen =
-      (own.type == DenseType::kF32 && plan_->choose(CUBLAS_COMPUTE_32F_PEDANTIC)) || plan_->choose(CUBLAS_COMPUTE_32F);
+  const bool chosen = (own.type == ActivationType::kF32 && plan_->choose(CUBLAS_COMPUTE_32F_PEDANTIC)) ||
+                      plan_->choose(CUBLAS_COMPUTE_32F);
   if (!chosen) throw CudaError(concat("cuBLASLt has no product of ", own.m, " x ", own.n, " x ", own.k));
 }
 

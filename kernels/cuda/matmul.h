@@ -14,22 +14,22 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
 
 struct MatmulShape {
-  std::int64_t m = 0;                         // rows of x and y, >= 1
-  std::int64_t n = 0;                         // output channels
-  std::int64_t k = 0;                         // inputs
-  std::int64_t x_stride = 0;                  // elements, 0: k
-  std::int64_t y_stride = 0;                  // elements, 0: n
-  DenseType type = DenseType::kF32;           // of x and W
-  DenseType y_type = DenseType::kF32;         // kF32 when `type` is
-  bool bias = false;                          // [n] of y_type
-  bool accumulate = false;                    // y += instead of y =
-  std::size_t most_workspace = 32ULL << 20U;  // bytes that the algorithm may ask for
+  std::int64_t m = 0;                            // rows of x and y, >= 1
+  std::int64_t n = 0;                            // output channels
+  std::int64_t k = 0;                            // inputs
+  std::int64_t x_stride = 0;                     // elements, 0: k
+  std::int64_t y_stride = 0;                     // elements, 0: n
+  ActivationType type = ActivationType::kF32;    // of x and W
+  ActivationType y_type = ActivationType::kF32;  // kF32 when `type` is
+  bool bias = false;                             // [n] of y_type
+  bool accumulate = false;                       // y += instead of y =
+  std::size_t most_workspace = 32ULL << 20U;     // bytes that the algorithm may ask for
 };
 
 // Device pointers, each 16-byte aligned.

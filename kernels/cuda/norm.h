@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
@@ -16,11 +16,11 @@ namespace hotset::kernels::cuda {
 // out may equal in where the types and strides are equal.
 struct RmsNormDeviceParams {
   const void* in = nullptr;  // [rows, width] of in_type
-  DenseType in_type = DenseType::kF32;
+  ActivationType in_type = ActivationType::kF32;
   std::int64_t in_stride = 0;
   const float* weight = nullptr;  // [width]
   void* out = nullptr;            // [rows, width] of out_type
-  DenseType out_type = DenseType::kF32;
+  ActivationType out_type = ActivationType::kF32;
   std::int64_t out_stride = 0;
   std::int64_t rows = 0;
   std::int64_t width = 0;
@@ -32,12 +32,12 @@ void launch_rms_norm(const RmsNormDeviceParams& params, Stream stream);
 // out may equal in where the types and strides are equal.
 struct LayerNormDeviceParams {
   const void* in = nullptr;  // [rows, width] of in_type
-  DenseType in_type = DenseType::kF32;
+  ActivationType in_type = ActivationType::kF32;
   std::int64_t in_stride = 0;
   const float* weight = nullptr;  // [width]
   const float* bias = nullptr;    // [width]
   void* out = nullptr;            // [rows, width] of out_type
-  DenseType out_type = DenseType::kF32;
+  ActivationType out_type = ActivationType::kF32;
   std::int64_t out_stride = 0;
   std::int64_t rows = 0;
   std::int64_t width = 0;
@@ -52,12 +52,12 @@ struct AddRmsNormDeviceParams {
   const void* x = nullptr;  // [rows, width] of `type`
   std::int64_t x_stride = 0;
   void* residual = nullptr;  // [rows, width] of residual_type, read and written
-  DenseType residual_type = DenseType::kF32;
+  ActivationType residual_type = ActivationType::kF32;
   std::int64_t residual_stride = 0;
   const float* weight = nullptr;  // [width]
   void* out = nullptr;            // [rows, width] of `type`
   std::int64_t out_stride = 0;
-  DenseType type = DenseType::kF32;
+  ActivationType type = ActivationType::kF32;
   std::int64_t rows = 0;
   std::int64_t width = 0;
   float epsilon = 1e-6F;

@@ -5,14 +5,14 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
 
 struct RopeDeviceParams {
   void* x = nullptr;  // [rows, heads, head_dim] of `type`; row stride in elements below
-  DenseType type = DenseType::kF32;
+  ActivationType type = ActivationType::kF32;
   std::int64_t row_stride = 0;              // 0: heads * head_dim
   const std::int64_t* positions = nullptr;  // [rows]; a negative one leaves its row alone (padding)
   const float* inv_freq = nullptr;          // [rotary_dim / 2]

@@ -7,7 +7,7 @@
 // by rank; runs of kGroupedRun or kLatentRun entries; tiles of a run, then runs, are combined in ascending order.
 //
 // Forms (sparse_attention_form): the tensor-core forms round q, the weights and (latent FP8) the decoded rows to bf16;
-// with f32 activations the grouped form keeps q and the weights in two bf16 halves each. The plain form computes in
+// with f32 queries the grouped form keeps q and the weights in two bf16 halves each. The plain form computes in
 // f32.
 #pragma once
 
@@ -15,11 +15,11 @@
 #include <cstdint>
 
 #include "core/kv_geometry.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
 
-enum class ActivationType { kF32, kBF16 };
 enum class SlotType { kInt32, kInt64 };
 enum class AttentionForm { kPlain, kGrouped, kLatent };
 
@@ -28,7 +28,8 @@ inline constexpr std::int64_t kLatentRun = 512;
 
 struct SparseAttentionParams {
   KvGeometry geometry;
-  ActivationType activation = ActivationType::kF32;  // of q and out
+  ActivationType q_type = ActivationType::kF32;
+  ActivationType out_type = ActivationType::kF32;
   const void* q = nullptr;  // [rows, heads * key_dim], 16-byte aligned; row stride in elements, a multiple of 8
   std::int64_t q_stride = 0;
   const std::byte* pool = nullptr;  // 16-byte aligned; row of slot s < 2^31 lies at pool + s * row_bytes

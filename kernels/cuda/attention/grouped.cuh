@@ -11,7 +11,7 @@
 //    joins the runs, in ascending order. A list of one run is written at once, by the same operations.
 //
 // FP8: codes are widened to bf16, exactly, in shared memory; a key's scale multiplies its scores, a value's scale its
-// weights. f32 activations: q and weights are two bf16 halves each, the products of both are summed.
+// weights. f32 queries: q and weights are two bf16 halves each, the products of both are summed.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 
 namespace hotset::kernels::cuda {
 
-// kDim: channels of keys and values. kFp8: row type, else bf16. kPrecise: f32 activations. kHeadTiles: tiles of 8
+// kDim: channels of keys and values. kFp8: row type, else bf16. kPrecise: f32 queries. kHeadTiles: tiles of 8
 // heads.
 template <int kDim, bool kFp8, bool kPrecise, int kHeadTiles>
 struct GroupedKernel {
@@ -363,7 +363,7 @@ struct GroupedKernel {
   __device__ static void write_out(const AttentionArgs& args, const Place& place, int head, int channel, float acc,
                                    float sum) {
     const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
-    store_activation(args.out, !kPrecise,
+    store_activation(args.out, args.out_bf16,
                      place.row * args.out_stride + std::int64_t{place.first_head + head} * kDim + channel,
                      acc * factor);
   }
@@ -498,7 +498,7 @@ void launch_grouped_width(const AttentionArgs& args, Stream stream) {
     return launch_grouped_kernel<kDim, kFp8, kPrecise, 2>(args, stream);
   };
   const auto with_activations = [&](auto fp8) {
-    if (args.bf16_activations) return with_heads(fp8, std::false_type{});
+    if (args.q_bf16) return with_heads(fp8, std::false_type{});
     return with_heads(fp8, std::true_type{});
   };
   if (args.view.dtype == KvDType::kFp8) return with_activations(std::true_type{});

@@ -68,10 +68,10 @@ static __global__ void __launch_bounds__(128) latent_join(AttentionArgs args) {
   }
   const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
   const std::int64_t to = row * args.out_stride + std::int64_t{head} * kLatentValueDim + channel;
-  store_activation(args.out, args.bf16_activations, to, acc.x * factor);
-  store_activation(args.out, args.bf16_activations, to + 1, acc.y * factor);
-  store_activation(args.out, args.bf16_activations, to + 2, acc.z * factor);
-  store_activation(args.out, args.bf16_activations, to + 3, acc.w * factor);
+  store_activation(args.out, args.out_bf16, to, acc.x * factor);
+  store_activation(args.out, args.out_bf16, to + 1, acc.y * factor);
+  store_activation(args.out, args.out_bf16, to + 2, acc.z * factor);
+  store_activation(args.out, args.out_bf16, to + 3, acc.w * factor);
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -173,7 +173,7 @@ __device__ inline void load_latent_queries(const AttentionArgs& args, std::int64
     const int unit = i % (kLatentKeyDim / 8);
     const std::int64_t at = row * args.q_stride + std::int64_t{first_head + head} * kLatentKeyDim + unit * 8;
     uint4 out{0, 0, 0, 0};
-    if (head < heads && args.bf16_activations) {
+    if (head < heads && args.q_bf16) {
       out = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.q) + at);
     } else if (head < heads) {
       const auto* const from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
@@ -334,8 +334,8 @@ __device__ inline void finish_latent_run(const AttentionArgs& args, const Latent
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        store_activation(args.out, args.bf16_activations, to + 8 * (begin + j), total[j].x * factor);
-        store_activation(args.out, args.bf16_activations, to + 8 * (begin + j) + 1, total[j].y * factor);
+        store_activation(args.out, args.out_bf16, to + 8 * (begin + j), total[j].x * factor);
+        store_activation(args.out, args.out_bf16, to + 8 * (begin + j) + 1, total[j].y * factor);
       }
     }
   }
@@ -437,7 +437,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
   if (place.first_run < runs) return latent_block<kFp8>(args, place, count, shared);
   if (!place.whole) return;
   for (int i = static_cast<int>(threadIdx.x); i < place.heads * kLatentValueDim; i += kLatentThreads) {
-    store_activation(args.out, args.bf16_activations,
+    store_activation(args.out, args.out_bf16,
                      place.row * args.out_stride + std::int64_t{place.first_head} * kLatentValueDim + i, 0.0F);
   }
 #endif

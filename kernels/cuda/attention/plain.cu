@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(kThreads) plain_attention(AttentionArgs args) 
   const int kv_head = head / args.group;
   const std::int64_t count = list_count(args, row);
   for (int c = thread; c < args.view.key_dim; c += kThreads) {
-    q[c] = load_activation(args.q, args.bf16_activations,
-                           row * args.q_stride + std::int64_t{head} * args.view.key_dim + c);
+    q[c] = load_activation(args.q, args.q_bf16, row * args.q_stride + std::int64_t{head} * args.view.key_dim + c);
   }
   for (int c = thread; c < args.view.value_dim; c += kThreads) acc[c] = 0.0F;
   float max = -INFINITY;
@@ -72,8 +71,8 @@ __global__ void __launch_bounds__(kThreads) plain_attention(AttentionArgs args) 
   }
   const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
   for (int c = thread; c < args.view.value_dim; c += kThreads) {
-    store_activation(args.out, args.bf16_activations,
-                     row * args.out_stride + std::int64_t{head} * args.view.value_dim + c, acc[c] * factor);
+    store_activation(args.out, args.out_bf16, row * args.out_stride + std::int64_t{head} * args.view.value_dim + c,
+                     acc[c] * factor);
   }
 }
 

@@ -93,7 +93,7 @@ struct AttentionArgs {
   std::int32_t heads;
   std::int32_t group;  // query heads of a KV head
   float scale;
-  bool bf16_activations;
+  bool q_bf16, out_bf16;
   bool int64_slots;
   float* workspace;
   std::int32_t* arrivals;

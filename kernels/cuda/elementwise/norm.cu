@@ -123,7 +123,7 @@ void launch_rms_norm(const RmsNormDeviceParams& given, Stream stream) {
   fill_strides(params);
   const bool aligned = params.width % kGroup == 0 && aligned_rows(params.in, params.in_type, params.in_stride) &&
                        aligned_rows(params.out, params.out_type, params.out_stride) &&
-                       aligned_rows(params.weight, DenseType::kF32, 0);
+                       aligned_rows(params.weight, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
     rms_norm_kernel<decltype(in), decltype(out), is_aligned.value><<<launch.grid, launch.block, 0, stream>>>(params);
@@ -137,7 +137,8 @@ void launch_layer_norm(const LayerNormDeviceParams& given, Stream stream) {
   fill_strides(params);
   const bool aligned = params.width % kGroup == 0 && aligned_rows(params.in, params.in_type, params.in_stride) &&
                        aligned_rows(params.out, params.out_type, params.out_stride) &&
-                       aligned_rows(params.weight, DenseType::kF32, 0) && aligned_rows(params.bias, DenseType::kF32, 0);
+                       aligned_rows(params.weight, ActivationType::kF32, 0) &&
+                       aligned_rows(params.bias, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
     layer_norm_kernel<decltype(in), decltype(out), is_aligned.value><<<launch.grid, launch.block, 0, stream>>>(params);
@@ -154,7 +155,7 @@ void launch_add_rms_norm(const AddRmsNormDeviceParams& given, Stream stream) {
   const bool aligned = params.width % kGroup == 0 && aligned_rows(params.x, params.type, params.x_stride) &&
                        aligned_rows(params.residual, params.residual_type, params.residual_stride) &&
                        aligned_rows(params.out, params.type, params.out_stride) &&
-                       aligned_rows(params.weight, DenseType::kF32, 0);
+                       aligned_rows(params.weight, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.residual_type, params.type, aligned, [&](auto residual, auto value, auto is_aligned) {
     add_rms_norm_kernel<decltype(residual), decltype(value), is_aligned.value>

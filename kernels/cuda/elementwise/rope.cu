@@ -110,7 +110,7 @@ void launch_rope(const RopeDeviceParams& given, Stream stream) {
            "the rotary part lies in the head");
   const bool aligned = half % kGroup == 0 && params.rotary_begin % kGroup == 0 && params.head_dim % kGroup == 0 &&
                        aligned_rows(params.x, params.type, params.row_stride) &&
-                       (params.norm_weight == nullptr || aligned_rows(params.norm_weight, DenseType::kF32, 0));
+                       (params.norm_weight == nullptr || aligned_rows(params.norm_weight, ActivationType::kF32, 0));
   const std::size_t shared = 2 * static_cast<std::size_t>(half) * sizeof(float);
   with_types(params.type, params.type, aligned, [&](auto value, auto same, auto is_aligned) {
     // Only the pairs of equal types occur: the others are not instantiated.

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 
 namespace hotset::kernels::cuda {
 
@@ -98,14 +98,14 @@ __device__ __forceinline__ float norm_factor(float sum, std::int64_t width, floa
   return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, static_cast<float>(width)), epsilon)));
 }
 
-[[nodiscard]] inline bool aligned_rows(const void* data, DenseType type, std::int64_t stride) {
-  const std::int64_t bytes = type == DenseType::kF32 ? 4 : 2;
+[[nodiscard]] inline bool aligned_rows(const void* data, ActivationType type, std::int64_t stride) {
+  const std::int64_t bytes = type == ActivationType::kF32 ? 4 : 2;
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride * bytes % 16 == 0;
 }
 
 // body(In, Out, aligned) with a value of each type.
 template <class Body>
-void with_types(DenseType in, DenseType out, bool aligned, const Body& body) {
+void with_types(ActivationType in, ActivationType out, bool aligned, const Body& body) {
   const auto with_out = [&](auto in_value) {
     const auto with_alignment = [&](auto out_value) {
       if (aligned) {
@@ -114,13 +114,13 @@ void with_types(DenseType in, DenseType out, bool aligned, const Body& body) {
         body(in_value, out_value, std::false_type{});
       }
     };
-    if (out == DenseType::kF32) {
+    if (out == ActivationType::kF32) {
       with_alignment(float{});
     } else {
       with_alignment(__nv_bfloat16{});
     }
   };
-  if (in == DenseType::kF32) {
+  if (in == ActivationType::kF32) {
     with_out(float{});
   } else {
     with_out(__nv_bfloat16{});

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "core/half.h"
-#include "kernels/cuda/dense_type.h"
+#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/runtime.h"
 
 namespace hotset::kernels::cuda {
 
 // As the type rounds them.
-inline std::vector<float> rounded(std::vector<float> values, DenseType type) {
-  if (type == DenseType::kBF16) {
+inline std::vector<float> rounded(std::vector<float> values, ActivationType type) {
+  if (type == ActivationType::kBF16) {
     for (float& x : values) x = bf16_to_f32(f32_to_bf16(x));
   }
   return values;
@@ -22,12 +22,12 @@ inline std::vector<float> rounded(std::vector<float> values, DenseType type) {
 class DeviceValues {
  public:
   // `offset`: elements before the values, to break their alignment.
-  DeviceValues(const std::vector<float>& values, DenseType type, std::size_t offset = 0)
+  DeviceValues(const std::vector<float>& values, ActivationType type, std::size_t offset = 0)
       : type_(type), offset_(offset), count_(values.size()), memory_((offset + count_ + kCanaries) * bytes_of_one()) {
     std::vector<float> all(offset, kCanary);
     all.insert(all.end(), values.begin(), values.end());
     all.insert(all.end(), kCanaries, kCanary);
-    if (type == DenseType::kF32) {
+    if (type == ActivationType::kF32) {
       memory_.upload(reinterpret_cast<const std::byte*>(all.data()), memory_.size());
       return;
     }
@@ -41,7 +41,7 @@ class DeviceValues {
   [[nodiscard]] std::vector<float> values() const {
     HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
     std::vector<float> all(offset_ + count_ + kCanaries);
-    if (type_ == DenseType::kF32) {
+    if (type_ == ActivationType::kF32) {
       memory_.download(reinterpret_cast<std::byte*>(all.data()), memory_.size());
     } else {
       std::vector<std::uint16_t> half(all.size());
@@ -60,9 +60,9 @@ class DeviceValues {
  private:
   static constexpr std::size_t kCanaries = 64;
   static constexpr float kCanary = -77.0F;  // exact in bfloat16
-  [[nodiscard]] std::size_t bytes_of_one() const { return type_ == DenseType::kF32 ? 4 : 2; }
+  [[nodiscard]] std::size_t bytes_of_one() const { return type_ == ActivationType::kF32 ? 4 : 2; }
 
-  DenseType type_;
+  ActivationType type_;
   std::size_t offset_;
   std::size_t count_;
   DeviceBuffer<std::byte> memory_;

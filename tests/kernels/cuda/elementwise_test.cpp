@@ -13,10 +13,10 @@ namespace hotset::kernels::cuda {
 namespace {
 
 using Elementwise = GpuTest;
-constexpr DenseType kTypes[] = {DenseType::kF32, DenseType::kBF16};
+constexpr ActivationType kTypes[] = {ActivationType::kF32, ActivationType::kBF16};
 constexpr float kPoison = -55.0F;  // exact in bfloat16
 
-const char* name(DenseType type) { return type == DenseType::kF32 ? "f32" : "bf16"; }
+const char* name(ActivationType type) { return type == ActivationType::kF32 ? "f32" : "bf16"; }
 
 DeviceBuffer<float> floats(const std::vector<float>& values) {
   DeviceBuffer<float> buffer(std::max<std::size_t>(values.size(), 1));
@@ -27,10 +27,10 @@ DeviceBuffer<float> floats(const std::vector<float>& values) {
 // |got - expected| <= tolerance * scale, and half a step of bfloat16 (2^-8 of the value, with room for a value that
 // lies at the middle of two).
 void expect_near(const std::vector<float>& got, const std::vector<float>& expected, float scale, float tolerance,
-                 DenseType type, const std::string& what) {
+                 ActivationType type, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const float step = type == DenseType::kBF16 ? std::abs(expected[i]) * 0x1p-8F : 0.0F;
+    const float step = type == ActivationType::kBF16 ? std::abs(expected[i]) * 0x1p-8F : 0.0F;
     const float bound = tolerance * scale + step;
     ASSERT_TRUE(std::abs(got[i] - expected[i]) <= bound)
         << what << ", element " << i << ": " << got[i] << ", expected " << expected[i] << ", bound " << bound;
@@ -76,8 +76,8 @@ constexpr NormCase kNormCases[] = {{1, 1, 1, 0},       {3, 7, 9, 1},         {9,
 
 // `layer`: LayerNorm instead of RMSNorm.
 std::vector<float> device_norm(const NormCase& c, bool layer, const std::vector<float>& in,
-                               const std::vector<float>& weight, const std::vector<float>& bias, DenseType in_type,
-                               DenseType out_type) {
+                               const std::vector<float>& weight, const std::vector<float>& bias, ActivationType in_type,
+                               ActivationType out_type) {
   const DeviceValues source(strided(in, c.width, c.stride), in_type, c.offset);
   const std::size_t rows = in.size() / static_cast<std::size_t>(c.width);
   const DeviceValues target(std::vector<float>(rows * static_cast<std::size_t>(c.stride), kPoison), out_type, c.offset);
@@ -99,8 +99,8 @@ TEST_F(Elementwise, NormsAsOnTheCpu) {
   Random random;
   const auto cpu = make_cpu_backend(2);
   for (const NormCase& c : kNormCases)
-    for (const DenseType in_type : kTypes)
-      for (const DenseType out_type : kTypes)
+    for (const ActivationType in_type : kTypes)
+      for (const ActivationType out_type : kTypes)
         for (const bool layer : {false, true}) {
           std::vector<float> in = random.normals(c.rows * c.width);
           for (float& x : in) x += layer ? 3.0F : 0.0F;
@@ -136,8 +136,8 @@ TEST_F(Elementwise, NormsAsOnTheCpu) {
 TEST_F(Elementwise, AddAndNormIsTheTwoSteps) {
   Random random;
   for (const NormCase& c : kNormCases)
-    for (const DenseType type : kTypes)
-      for (const DenseType residual_type : kTypes) {
+    for (const ActivationType type : kTypes)
+      for (const ActivationType residual_type : kTypes) {
         const std::vector<float> x = rounded(random.normals(c.rows * c.width), type);
         std::vector<float> sum = rounded(random.normals(c.rows * c.width), residual_type);
         const std::vector<float> weight = random.normals(c.width);
@@ -182,7 +182,7 @@ TEST_F(Elementwise, RopeAsOnTheCpu) {
   Random random;
   const auto cpu = make_cpu_backend(2);
   for (const RopeCase& c : kRopeCases)
-    for (const DenseType type : kTypes)
+    for (const ActivationType type : kTypes)
       for (const bool norm : {false, true}) {
         const std::int64_t width = std::int64_t{c.heads} * c.head_dim;
         const std::int64_t stride = width + c.more_stride;
@@ -233,7 +233,7 @@ TEST_F(Elementwise, RopeAsOnTheCpu) {
                                  std::to_string(c.rotary_dim) + ", " + name(type) + (norm ? ", norm" : "");
         const std::vector<float> got = packed(device.values(), width, stride);
         ASSERT_NO_FATAL_FAILURE(expect_near(got, expected, std::max(1.0F, largest(expected)), 4e-6F, type, what));
-        if (!norm || type != DenseType::kF32 || c.head_dim > 512) continue;
+        if (!norm || type != ActivationType::kF32 || c.head_dim > 512) continue;
         // The norm and the rotation one by one.
         const DeviceValues apart(strided(with_padding, width, stride), type, c.offset);
         for (std::int64_t row = 0; row < c.rows; ++row) {
@@ -253,8 +253,8 @@ TEST_F(Elementwise, SiluGateAsOnTheCpu) {
   Random random;
   const auto cpu = make_cpu_backend(2);
   for (const auto& [rows, width] : {std::pair{1, 1}, {3, 7}, {2, 64}, {5, 2049}, {3, 18432}})
-    for (const DenseType in_type : kTypes)
-      for (const DenseType out_type : kTypes) {
+    for (const ActivationType in_type : kTypes)
+      for (const ActivationType out_type : kTypes) {
         std::vector<float> gate = random.normals(std::int64_t{rows} * width);
         for (float& x : gate) x *= 4.0F;
         gate.front() = -200.0F;
@@ -275,7 +275,8 @@ TEST_F(Elementwise, SiluGateAsOnTheCpu) {
         const DeviceValues out(std::vector<float>(gate.size(), kPoison), out_type);
         SiluGateDeviceParams params;
         params.gate = in.data();
-        params.up = static_cast<std::byte*>(in.data()) + std::int64_t{width} * (in_type == DenseType::kF32 ? 4 : 2);
+        params.up =
+            static_cast<std::byte*>(in.data()) + std::int64_t{width} * (in_type == ActivationType::kF32 ? 4 : 2);
         params.gate_stride = params.up_stride = 2 * std::int64_t{width};
         params.in_type = in_type;
         params.out = out.data();
@@ -286,7 +287,7 @@ TEST_F(Elementwise, SiluGateAsOnTheCpu) {
         const std::vector<float> got = out.values();
         for (std::size_t i = 0; i < got.size(); ++i) {
           const float bound =
-              std::abs(expected[i]) * (2e-6F + (out_type == DenseType::kBF16 ? 0x1p-8F : 0.0F)) + 1e-30F;
+              std::abs(expected[i]) * (2e-6F + (out_type == ActivationType::kBF16 ? 0x1p-8F : 0.0F)) + 1e-30F;
           ASSERT_TRUE(std::abs(got[i] - expected[i]) <= bound)
               << rows << " x " << width << ", " << name(in_type) << " to " << name(out_type) << ", element " << i
               << ": gate " << gate[i] << ", up " << up[i] << ", got " << got[i] << ", expected " << expected[i];
@@ -298,8 +299,8 @@ TEST_F(Elementwise, EmbeddingRowsAreExact) {
   Random random;
   constexpr std::int64_t kVocabulary = 1001;
   for (const std::int64_t hidden : {1, 12, 64, 4096})
-    for (const DenseType table_type : kTypes)
-      for (const DenseType out_type : kTypes) {
+    for (const ActivationType table_type : kTypes)
+      for (const ActivationType out_type : kTypes) {
         const std::vector<float> table = rounded(random.normals(kVocabulary * hidden), table_type);
         std::vector<std::int32_t> tokens = {0, 1000, -1, 1001, 2'000'000'000};
         for (int i = 0; i < 60; ++i) tokens.push_back(static_cast<std::int32_t>(random.integer(0, kVocabulary - 1)));

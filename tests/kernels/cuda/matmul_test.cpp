@@ -11,7 +11,7 @@ using MatmulDevice = GpuTest;
 
 struct Case {
   std::int64_t m, n, k, more_x, more_y;
-  DenseType type, y_type;
+  ActivationType type, y_type;
   bool bias, accumulate;
 };
 
@@ -68,14 +68,14 @@ void expect_product(const MatmulLibrary& library, const Case& c, Random& random)
           magnitude += std::abs(product);
         }
         // Tensor cores cut the aligned products of a step: 2^-22 of the magnitude has room for that.
-        const double unit = c.type == DenseType::kF32 ? 0x1p-23 : 0x1p-19;
+        const double unit = c.type == ActivationType::kF32 ? 0x1p-23 : 0x1p-19;
         // A bf16 result is rounded once, or twice where the product was rounded before it was added.
         const double rounded = std::abs(sum) + (c.accumulate ? std::abs(sum - start) : 0.0);
         const double bound = magnitude * unit * std::max(1.0, std::sqrt(static_cast<double>(c.k)) / 4) +
-                             (c.y_type == DenseType::kBF16 ? rounded * 0x1p-8 + magnitude * 0x1p-16 : 0.0) + 1e-6;
+                             (c.y_type == ActivationType::kBF16 ? rounded * 0x1p-8 + magnitude * 0x1p-16 : 0.0) + 1e-6;
         ASSERT_LE(std::abs(got[at] - sum), bound)
-            << c.m << " x " << c.n << " x " << c.k << (c.type == DenseType::kF32 ? ", f32" : ", bf16")
-            << (c.y_type == DenseType::kF32 ? " to f32" : " to bf16") << (c.bias ? ", bias" : "")
+            << c.m << " x " << c.n << " x " << c.k << (c.type == ActivationType::kF32 ? ", f32" : ", bf16")
+            << (c.y_type == ActivationType::kF32 ? " to f32" : " to bf16") << (c.bias ? ", bias" : "")
             << (c.accumulate ? ", accumulate" : "") << ", row " << row << ", column " << col << ": got " << got[at]
             << ", expected " << sum;
       }
@@ -92,9 +92,9 @@ TEST_F(MatmulDevice, ProductsAsInDouble) {
                         Size{64, 128, 1024, 0, 64}, Size{130, 72, 2048, 8, 0}})
     for (const bool bias : {false, true})
       for (const bool accumulate : {false, true}) {
-        for (const auto& [type, y_type] :
-             {std::pair{DenseType::kF32, DenseType::kF32}, std::pair{DenseType::kBF16, DenseType::kF32},
-              std::pair{DenseType::kBF16, DenseType::kBF16}}) {
+        for (const auto& [type, y_type] : {std::pair{ActivationType::kF32, ActivationType::kF32},
+                                           std::pair{ActivationType::kBF16, ActivationType::kF32},
+                                           std::pair{ActivationType::kBF16, ActivationType::kBF16}}) {
           ASSERT_NO_FATAL_FAILURE(
               expect_product(library, {s.m, s.n, s.k, s.more_x, s.more_y, type, y_type, bias, accumulate}, random));
         }
@@ -107,7 +107,7 @@ TEST_F(MatmulDevice, OddFloatShapes) {
   const MatmulLibrary library;
   for (const std::int64_t m : {1, 2, 5})
     ASSERT_NO_FATAL_FAILURE(
-        expect_product(library, {m, 37, 61, 1, 3, DenseType::kF32, DenseType::kF32, true, m == 2}, random));
+        expect_product(library, {m, 37, 61, 1, 3, ActivationType::kF32, ActivationType::kF32, true, m == 2}, random));
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ inline KvGeometry latent(KvDType dtype, std::int32_t key_dim, std::int32_t value
 struct AttentionCase {
   KvGeometry geometry;
   std::int32_t heads = 0;
-  ActivationType activation = ActivationType::kF32;
+  ActivationType activation = ActivationType::kF32;  // of q
+  ActivationType out_type = ActivationType::kF32;
   std::vector<std::byte> pool;  // rows of every slot
   std::vector<float> q;         // [rows, heads * key_dim]; bf16 activations: numbers that bf16 holds
   std::vector<std::vector<std::int64_t>> lists;
@@ -49,8 +50,9 @@ struct AttentionCase {
   [[nodiscard]] std::string name() const {
     return concat(geometry.layout == KvGeometry::Layout::kLatent ? "latent" : "grouped", " type ",
                   static_cast<int>(geometry.dtype), " (0 f32, 1 bf16, 2 FP8), widths ", geometry.key_dim, "/",
-                  geometry.value_dim, ", KV heads ", geometry.kv_heads, ", heads ", heads, ", activations ",
-                  activation == ActivationType::kBF16 ? "bf16" : "f32");
+                  geometry.value_dim, ", KV heads ", geometry.kv_heads, ", heads ", heads, ", queries ",
+                  activation == ActivationType::kBF16 ? "bf16" : "f32", ", results ",
+                  out_type == ActivationType::kBF16 ? "bf16" : "f32");
   }
   // Rows [first, first + count).
   [[nodiscard]] AttentionCase part(std::int64_t first, std::int64_t count) const {
@@ -97,7 +99,13 @@ inline std::vector<std::int64_t> random_list(Random& random, std::int64_t slots,
 inline AttentionCase random_case(Random& random, const KvGeometry& geometry, std::int32_t heads,
                                  ActivationType activation, const std::vector<std::int64_t>& counts) {
   const std::int64_t slots = std::max<std::int64_t>(64, *std::max_element(counts.begin(), counts.end()) + 100);
-  AttentionCase out{.geometry = geometry, .heads = heads, .activation = activation, .pool = {}, .q = {}, .lists = {}};
+  AttentionCase out{.geometry = geometry,
+                    .heads = heads,
+                    .activation = activation,
+                    .out_type = activation,
+                    .pool = {},
+                    .q = {},
+                    .lists = {}};
   out.scale = 1.5F / std::sqrt(static_cast<float>(geometry.key_dim));
   out.pool = random_pool(random, geometry, slots);
   out.q = random.normals(static_cast<std::int64_t>(counts.size()) * heads * geometry.key_dim);
@@ -186,7 +194,7 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   const auto wide_slots = on_device(wide);
   const auto narrow_slots = on_device(narrow);
   const auto device_counts = on_device(counts);
-  const std::int64_t size = given.activation == ActivationType::kBF16 ? 2 : 4;
+  const std::int64_t size = given.out_type == ActivationType::kBF16 ? 2 : 4;
   DeviceBuffer<std::byte> out(static_cast<std::size_t>(rows * out_stride * size));
   out.fill_bytes(0xcd);
   DeviceBuffer<std::byte> workspace(
@@ -197,7 +205,8 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   const OwnedStream stream;
   HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
   launch_sparse_attention({.geometry = geometry,
-                           .activation = given.activation,
+                           .q_type = given.activation,
+                           .out_type = given.out_type,
                            .q = q.data(),
                            .q_stride = q_stride,
                            .pool = pool.data(),

@@ -90,6 +90,21 @@ TEST_F(SparseAttention, GroupSizes) {
   }
 }
 
+// Queries in float32, results in bfloat16: those of the float32 call, rounded.
+TEST_F(SparseAttention, ResultsOfAnotherType) {
+  for (const KvGeometry& geometry : {grouped(KvDType::kBF16, 2, 128, 128), grouped(KvDType::kF32, 2, 48, 32),
+                                     latent(KvDType::kBF16, 576, 512), latent(KvDType::kFp8, 576, 512)}) {
+    AttentionCase given = random_case(random_, geometry, geometry.kv_heads * 16, ActivationType::kF32, kEdgeCounts);
+    std::vector<float> expected = run_gpu(given);
+    for (float& x : expected) x = bf16_to_f32(f32_to_bf16(x));
+    given.out_type = ActivationType::kBF16;
+    const std::vector<float> out = run_gpu(given);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_EQ(out[i], expected[i]) << given.name() << ", number " << i << " of all results";
+    }
+  }
+}
+
 TEST_F(SparseAttention, PlainShapes) {
   const std::vector<std::int64_t> counts = {0, 1, 63, 64, 65, 127, 300};
   for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {

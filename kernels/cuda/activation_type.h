@@ -5,6 +5,6 @@
 
 namespace hotset::kernels::cuda {
 
-enum class DenseType : std::uint8_t { kF32, kBF16 };
+enum class ActivationType : std::uint8_t { kF32, kBF16 };
 
 }  // namespace hotset::kernels::cuda
