@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "benchmarks/cuda/graph_time.h"
+#include "benchmarks/cuda/peers/built.h"
+#include "benchmarks/cuda/peers/flashinfer_topk.h"
 #include "core/kv_geometry.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/scored_pages.h"
@@ -100,27 +102,79 @@ struct Layer {
   }
 };
 
+// FlashInfer's top-k on the scores that layers hold. It takes lengths of 32 bits and adds an offset to each index.
+class PeerTopK {
+ public:
+  explicit PeerTopK(const Layer& layer)
+      : lengths_(on_device(std::vector<std::int32_t>(static_cast<std::size_t>(layer.rows.rows),
+                                                     static_cast<std::int32_t>(layer.rows.max_length)))),
+        offsets_(on_device(std::vector<std::int32_t>(static_cast<std::size_t>(layer.rows.rows), 0))),
+        out_(static_cast<std::size_t>(layer.rows.rows * kSelected)) {}
+
+  void launch(const Layer& layer, cudaStream_t stream) const {
+    peers::launch_flashinfer_top_k({.scores = layer.scores.data(),
+                                    .lengths = lengths_.data(),
+                                    .offsets = offsets_.data(),
+                                    .out = out_.data(),
+                                    .rows = layer.rows.rows,
+                                    .max_length = layer.rows.max_length,
+                                    .k = kSelected},
+                                   stream);
+  }
+
+  // Whether it selects what `layer.out` holds; prints the first row that differs.
+  bool agrees(const Layer& layer, cudaStream_t stream) const {
+    launch(layer, stream);
+    HOTSET_CUDA_CHECK(cudaStreamSynchronize(stream));
+    std::vector<std::int32_t> ours(out_.size()), theirs(out_.size());
+    layer.out.download(ours.data(), ours.size());
+    out_.download(theirs.data(), theirs.size());
+    for (std::int64_t row = 0; row < layer.rows.rows; ++row) {
+      const auto first = theirs.begin() + row * kSelected;
+      std::sort(first, first + kSelected);
+      const auto [peer, own] = std::mismatch(first, first + kSelected, ours.begin() + row * kSelected);
+      if (peer == first + kSelected) continue;
+      std::printf("row %lld, rank %lld by position: FlashInfer selects %d, we select %d\n", static_cast<long long>(row),
+                  static_cast<long long>(peer - first), *peer, *own);
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  DeviceBuffer<std::int32_t> lengths_, offsets_, out_;
+};
+
 struct SelectionTimes {
   double scores, top_k, both;  // microseconds of a layer
+  double peer_top_k = 0;       // 0: not in this build
+  bool agree = true;           // FlashInfer selects the same
 };
 
 // A replay runs every layer once; score(layer, stream) launches its scores.
 template <class Score>
 SelectionTimes time_layers(const std::vector<Layer>& layers, cudaStream_t stream, const Score& score) {
-  const auto each = [&](bool scores, bool top_k) {
+  const auto each = [&](const auto& launch) {
     const double all = graph_time_us(
         stream, kRepeats,
         [&](cudaStream_t to) {
-          for (const Layer& layer : layers) {
-            if (scores) score(layer, to);
-            if (top_k) layer.top_k(to);
-          }
+          for (const Layer& layer : layers) launch(layer, to);
         },
         [](cudaStream_t) {});
     return all / static_cast<double>(layers.size());
   };
-  const double scores = each(true, false);
-  return {scores, each(false, true), each(true, true)};
+  SelectionTimes times{.scores = each(score),
+                       .top_k = each([](const Layer& layer, cudaStream_t to) { layer.top_k(to); }),
+                       .both = each([&](const Layer& layer, cudaStream_t to) {
+                         score(layer, to);
+                         layer.top_k(to);
+                       })};
+  if constexpr (peers::kBuilt) {
+    const PeerTopK peer(layers.front());
+    times.peer_top_k = each([&](const Layer& layer, cudaStream_t to) { peer.launch(layer, to); });
+    for (const Layer& layer : layers) times.agree = times.agree && peer.agrees(layer, stream);
+  }
+  return times;
 }
 
 // Sums words of memory; the sum is written only to keep the reads.
@@ -156,25 +210,28 @@ inline double read_bandwidth(cudaStream_t stream) {
   return 1e-3 * static_cast<double>(kBytes) / time;
 }
 
-// What is known of a row of the table, microseconds; 0: nothing.
+// What is known of a row of the table, microseconds; 0: nothing. Peers: published times.
 struct KnownSelection {
   std::int64_t length, batch;
   double peer_scores, peer_top_k, must, aim;
 };
 
-inline void print_number(double value, int width) {
+// `mark` is ' ' or, for what was not measured in this run, '*'.
+inline void print_number(double value, int width, char mark) {
   if (value > 0) {
-    std::printf("%*.1f", width, value);
+    std::printf("%*.1f%c", width - 1, value, mark);
   } else {
-    std::printf("%*s", width, "-");
+    std::printf("%*s ", width - 1, "-");
   }
 }
 
 inline void print_header(double bandwidth) {
-  std::printf("floor: bytes of the metadata at %.0f GB/s (reads in this run); times in microseconds, top-k %d\n\n",
+  std::printf("floor: bytes of the metadata at %.0f GB/s (reads in this run); times in microseconds, top-k %d\n",
               bandwidth, kSelected);
-  std::printf("%8s%7s%9s%8s%9s%8s%9s%8s%8s%12s%12s%11s%9s\n", "tokens", "batch", "scores", "GB/s", "floor", "top-k",
-              "together", "must", "aim", "peer scores", "peer top-k", "peer both", "speedup");
+  std::printf("peers: DeepGEMM's scores, FlashInfer's top-k%s; *: published, not of this run\n\n",
+              peers::kBuilt ? " on the same scores, which must select the same" : "");
+  std::printf("%8s%7s%9s%8s%9s%8s%9s%8s%8s%12s%12s%11s%9s%6s\n", "tokens", "batch", "scores", "GB/s", "floor", "top-k",
+              "together", "must ", "aim ", "peer scores", "peer top-k", "peer both", "speedup", "same");
 }
 
 // `bytes`: of the metadata, as often as it is read.
@@ -182,14 +239,15 @@ inline void print_row(const KnownSelection& known, const SelectionTimes& times, 
   std::printf("%8lld%7lld%9.1f%8.0f%9.1f%8.1f%9.1f", static_cast<long long>(known.length),
               static_cast<long long>(known.batch), times.scores, 1e-3 * bytes / times.scores, 1e-3 * bytes / bandwidth,
               times.top_k, times.both);
-  const double peer = known.peer_scores > 0 ? known.peer_scores + known.peer_top_k : 0;
-  print_number(known.must, 8);
-  print_number(known.aim, 8);
-  print_number(known.peer_scores, 12);
-  print_number(known.peer_top_k, 12);
-  print_number(peer, 11);
-  print_number(peer / times.both, 9);
-  std::printf("\n");
+  const double peer_top_k = peers::kBuilt ? times.peer_top_k : known.peer_top_k;
+  const double peer = known.peer_scores > 0 ? known.peer_scores + peer_top_k : 0;
+  print_number(known.must, 8, ' ');
+  print_number(known.aim, 8, ' ');
+  print_number(known.peer_scores, 12, '*');
+  print_number(peer_top_k, 12, peers::kBuilt ? ' ' : '*');
+  print_number(peer, 11, '*');
+  print_number(peer / times.both, 9, ' ');
+  std::printf("%6s\n", !peers::kBuilt ? "-" : times.agree ? "yes" : "NO");
   std::fflush(stdout);
 }
 

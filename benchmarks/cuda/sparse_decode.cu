@@ -1,14 +1,20 @@
-// Decode attention over lists of slots, beside the peers' published times on the same kind of GPU and the floor of this
-// run: bytes over the read bandwidth measured here (grouped), or the peak of bf16 products (latent). Each list keeps 95
-// % of its entries from step to step; the rows lie over a pool of several gigabytes; L2 is filled with other data
-// before each run.
+// Decode attention over lists of slots, beside its peers and the floor of this run: bytes over the read bandwidth
+// measured here (grouped), or the peak of bf16 products (latent). Each list keeps 95 % of its entries from step to
+// step; the rows lie over a pool of several gigabytes; L2 is filled with other data before each run.
+//
+// Peers: FlashInfer's paged decode (page size 1), run here on the same rows and lists in builds that have it, else its
+// published times; FlashMLA's published times. Published ones are of the same kind of GPU.
+#include <bit>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "benchmarks/cuda/graph_time.h"
+#include "benchmarks/cuda/peers/built.h"
+#include "benchmarks/cuda/peers/flashinfer_decode.h"
 #include "kernels/cuda/sparse_attention.h"
 
 namespace hotset::kernels::cuda {
@@ -42,15 +48,31 @@ __global__ void read_all(const uint4* from, std::int64_t count, std::uint32_t* n
   if (sum == 0x12345678U) *never = sum;
 }
 
+// FlashInfer takes slots of 32 bits.
+__global__ void narrow_slots(const std::int64_t* from, std::int64_t count, std::int32_t* to) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = static_cast<std::int32_t>(from[i]);
+}
+
+float widen_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
+
 struct Row {
   std::int64_t batch;
-  double must_us, aim_us, peer_us;  // 0: none
+  double must_us, aim_us, peer_us;  // 0: none; peer: published
 };
 struct Table {
   const char* title;
   KvGeometry geometry;
   std::int32_t heads;
   std::vector<Row> rows;
+  bool flashinfer = false;  // is the peer
+};
+
+// What a run of FlashInfer gave.
+struct Peer {
+  double us = 0;            // 0: not run
+  double difference = 0.0;  // largest of its results from ours
+  bool agrees = true;
 };
 
 class Bench {
@@ -59,7 +81,7 @@ class Bench {
     flush_.fill_bytes(1);
     const double us = graph_time_us(stream_.get(), 11, [&](cudaStream_t stream) { read(stream); }, [](cudaStream_t) {});
     bytes_per_us_ = static_cast<double>(kFlushBytes) / us;
-    std::printf("read bandwidth %.2f TB/s\n", bytes_per_us_ * 1e-6);
+    std::printf("read bandwidth %.2f TB/s; peer us *: published, not of this run\n", bytes_per_us_ * 1e-6);
   }
 
   void run(const Table& table, ActivationType activation) {
@@ -69,10 +91,12 @@ class Bench {
     const bool latent = table.geometry.layout == KvGeometry::Layout::kLatent;
     std::printf("\n%s, activations %s, pool %.1f GB\n", table.title,
                 activation == ActivationType::kBF16 ? "bf16" : "f32", static_cast<double>(pool_.bytes()) * 1e-9);
-    std::printf("%6s %9s %9s %9s %7s %9s %9s %9s %9s\n", "batch", "us", latent ? "TFLOP/s" : "TB/s", "floor us",
-                "x floor", "must us", "aim us", "peer us", "peer/ours");
+    std::printf("%6s %9s %9s %9s %7s %9s %9s %9s %9s %10s\n", "batch", "us", latent ? "TFLOP/s" : "TB/s", "floor us",
+                "x floor", "must us", "aim us", "peer us ", "peer/ours", "difference");
     for (const Row& row : table.rows) run_batch(table, activation, row, largest / row.batch);
   }
+
+  [[nodiscard]] bool peers_agree() const { return peers_agree_; }
 
  private:
   void read(cudaStream_t stream) {
@@ -137,9 +161,9 @@ class Bench {
     counts.upload(host_counts.data(), host_counts.size());
     const std::int64_t q_width = std::int64_t{table.heads} * geometry.key_dim;
     const std::int64_t out_width = std::int64_t{table.heads} * geometry.value_dim;
-    // Numbers of about 0.03 to 0.06 of either sign, read as f32 or as two bf16.
+    // Numbers of 1 to 2 of either sign, read as f32 or as two bf16.
     std::vector<std::uint32_t> host_q(static_cast<std::size_t>(row.batch * q_width));
-    for (std::uint32_t& x : host_q) x = 0x3d003d00U | (random_() & 0x80ff80ffU);
+    for (std::uint32_t& x : host_q) x = 0x3f803f80U | (random_() & 0x80ff80ffU);
     DeviceBuffer<std::uint32_t> q(host_q.size());
     q.upload(host_q.data(), host_q.size());
     DeviceBuffer<float> out(static_cast<std::size_t>(row.batch * out_width));
@@ -148,7 +172,8 @@ class Bench {
     DeviceBuffer<std::int32_t> arrivals(static_cast<std::size_t>(row.batch * table.heads));
     arrivals.fill_bytes(0);
     const SparseAttentionParams params{.geometry = geometry,
-                                       .activation = activation,
+                                       .q_type = activation,
+                                       .out_type = activation,
                                        .q = q.data(),
                                        .q_stride = q_width,
                                        .pool = pool_.data(),
@@ -164,18 +189,89 @@ class Bench {
                                        .workspace = workspace.data(),
                                        .arrivals = arrivals.data()};
     int step = 0;
+    const auto next_step = [&](cudaStream_t stream) {
+      HOTSET_CUDA_CHECK(cudaMemcpyAsync(slots.data(), steps.data() + step * static_cast<std::int64_t>(slots.size()),
+                                        slots.bytes(), cudaMemcpyDeviceToDevice, stream));
+      step = (step + 1) % kSteps;
+      read(stream);
+    };
     const double us = graph_time_us(
-        stream_.get(), 41, [&](cudaStream_t stream) { launch_sparse_attention(params, stream); },
-        [&](cudaStream_t stream) {
-          HOTSET_CUDA_CHECK(cudaMemcpyAsync(slots.data(), steps.data() + step * static_cast<std::int64_t>(slots.size()),
-                                            slots.bytes(), cudaMemcpyDeviceToDevice, stream));
-          step = (step + 1) % kSteps;
-          read(stream);
-        });
-    report(table, row, us);
+        stream_.get(), 41, [&](cudaStream_t stream) { launch_sparse_attention(params, stream); }, next_step);
+    Peer peer;
+    if constexpr (peers::kBuilt) {
+      if (table.flashinfer && activation == ActivationType::kBF16) {
+        peer = run_flashinfer(params, next_step);
+        flashinfer_us_[row.batch] = peer.us;
+        peers_agree_ = peers_agree_ && peer.agrees;
+      } else if (table.flashinfer) {
+        peer.us = flashinfer_us_[row.batch];
+      }
+    }
+    report(table, row, us, peer);
   }
 
-  void report(const Table& table, const Row& row, double us) const {
+  // FlashInfer on what `ours` reads, after the same next_step(stream).
+  template <class NextStep>
+  Peer run_flashinfer(const SparseAttentionParams& ours, const NextStep& next_step) {
+    const std::int64_t entries = ours.rows * kSelected;
+    DeviceBuffer<std::int32_t> slots(static_cast<std::size_t>(entries));
+    const auto results = static_cast<std::size_t>(ours.rows * ours.out_stride);
+    DeviceBuffer<std::uint16_t> out(results);
+    out.fill_bytes(0xff);
+    peers::FlashInferDecode decode(
+        {.batch = ours.rows, .count = kSelected, .heads = ours.heads, .kv_heads = ours.geometry.kv_heads});
+    const peers::FlashInferDecodeParams params{
+        .q = ours.q, .pool = ours.pool, .slots = slots.data(), .out = out.data(), .scale = ours.scale};
+    Peer peer;
+    peer.us = graph_time_us(
+        stream_.get(), 41, [&](cudaStream_t stream) { decode.launch(params, stream); },
+        [&](cudaStream_t stream) {
+          narrow_slots<<<static_cast<unsigned>((entries + 255) / 256), 256, 0, stream>>>(
+              static_cast<const std::int64_t*>(ours.slots), entries, slots.data());
+          HOTSET_CUDA_CHECK_LAUNCH();
+          next_step(stream);
+        });
+    narrow_slots<<<static_cast<unsigned>((entries + 255) / 256), 256, 0, stream_.get()>>>(
+        static_cast<const std::int64_t*>(ours.slots), entries, slots.data());
+    HOTSET_CUDA_CHECK_LAUNCH();
+    decode.launch(params, stream_.get());
+    launch_sparse_attention(ours, stream_.get());
+    stream_.synchronize();
+    std::vector<std::uint16_t> theirs(results), own(results);
+    out.download(theirs.data(), results);
+    HOTSET_CUDA_CHECK(cudaMemcpy(own.data(), ours.out, results * sizeof own[0], cudaMemcpyDeviceToHost));
+    compare(theirs, own, peer);
+    return peer;
+  }
+
+  // Ours rounds weights to bf16 (2^-9 of results that are sums of some hundred values below 2), both round the result.
+  static void compare(const std::vector<std::uint16_t>& theirs, const std::vector<std::uint16_t>& own, Peer& peer) {
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const double their = widen_bf16(theirs[i]), our = widen_bf16(own[i]);
+      const double difference = std::abs(their - our);
+      peer.difference = std::max(peer.difference, difference);
+      if (difference <= 0x1p-10 + 0x1p-7 * std::abs(their)) continue;  // false for NaN
+      if (peer.agrees) std::printf("result %zu: FlashInfer %g, ours %g\n", i, their, our);
+      peer.agrees = false;
+    }
+  }
+
+  static void report_peer(const Row& row, double us, const Peer& peer) {
+    const double peer_us = peer.us > 0 ? peer.us : row.peer_us;
+    if (peer_us > 0) {
+      std::printf(" %8.1f%c %9.1f", peer_us, peer.us > 0 ? ' ' : '*', peer_us / us);
+    } else {
+      std::printf(" %8s  %9s", "-", "-");
+    }
+    if (peer.difference > 0) {
+      std::printf(" %10.1e\n", peer.difference);
+    } else {
+      std::printf(" %10s\n", "-");
+    }
+    std::fflush(stdout);
+  }
+
+  void report(const Table& table, const Row& row, double us, const Peer& peer) const {
     const KvGeometry& geometry = table.geometry;
     const bool latent = geometry.layout == KvGeometry::Layout::kLatent;
     const double bytes = static_cast<double>(row.batch * kSelected * geometry.row_bytes());
@@ -189,9 +285,10 @@ class Bench {
       std::snprintf(to, sizeof text[0], x > 0 ? "%.1f" : "-", x);
       return to;
     };
-    std::printf("%6lld %9.1f %9.2f %9.1f %7.2f %9s %9s %9s %9s\n", static_cast<long long>(row.batch), us,
+    std::printf("%6lld %9.1f %9.2f %9.1f %7.2f %9s %9s", static_cast<long long>(row.batch), us,
                 latent ? flops / us * 1e-6 : bytes / us * 1e-6, floor, us / floor, number(row.must_us),
-                number(row.aim_us), number(row.peer_us), number(row.peer_us / us * (row.peer_us > 0 ? 1 : 0)));
+                number(row.aim_us));
+    report_peer(row, us, peer);
   }
 
   OwnedStream stream_;
@@ -199,6 +296,8 @@ class Bench {
   DeviceBuffer<std::uint32_t> never_;
   DeviceBuffer<std::byte> pool_;
   double bytes_per_us_ = 0.0;
+  std::map<std::int64_t, double> flashinfer_us_;  // by batch; bf16 activations, the only ones it has
+  bool peers_agree_ = true;
   std::mt19937_64 random_{7};
 };
 
@@ -219,7 +318,6 @@ KvGeometry latent(KvDType dtype) {
           .dtype = dtype};
 }
 
-// Peers: FlashInfer 0.7.4 paged decode (page size 1) and FlashMLA's sparse decode, both on an H200.
 int run() {
   if (!gpu_available()) {
     std::puts("no GPU here");
@@ -234,7 +332,8 @@ int run() {
                          {16, 0, 0, 54.3},
                          {32, 0, 0, 102},
                          {64, 197, 150, 197},
-                         {128, 379, 290, 379}}};
+                         {128, 379, 290, 379}},
+                        true};
   bench.run(rows_bf16, ActivationType::kBF16);
   bench.run(rows_bf16, ActivationType::kF32);
   bench.run({"GQA, FP8 rows, 32 query heads, 8 KV heads, d 128, 2,048 tokens; no peer",
@@ -261,7 +360,7 @@ int run() {
              128,
              {{1, 0, 0, 0}, {8, 0, 0, 0}, {64, 0, 0, 0}, {128, 0, 0, 0}}},
             ActivationType::kBF16);
-  return 0;
+  return bench.peers_agree() ? 0 : 1;
 }
 
 }  // namespace
