@@ -48,8 +48,8 @@ __global__ void read_all(const uint4* from, std::int64_t count, std::uint32_t* n
   if (sum == 0x12345678U) *never = sum;
 }
 
-// FlashInfer takes slots of 32 bits.
-__global__ void narrow_slots(const std::int64_t* from, std::int64_t count, std::int32_t* to) {
+// FlashInfer takes slots of 32 bits. Unused in builds without it.
+[[maybe_unused]] __global__ void narrow_slots(const std::int64_t* from, std::int64_t count, std::int32_t* to) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < count) to[i] = static_cast<std::int32_t>(from[i]);
 }
@@ -245,7 +245,8 @@ class Bench {
   }
 
   // Ours rounds weights to bf16 (2^-9 of results that are sums of some hundred values below 2), both round the result.
-  static void compare(const std::vector<std::uint16_t>& theirs, const std::vector<std::uint16_t>& own, Peer& peer) {
+  [[maybe_unused]] static void compare(const std::vector<std::uint16_t>& theirs, const std::vector<std::uint16_t>& own,
+                                       Peer& peer) {
     for (std::size_t i = 0; i < own.size(); ++i) {
       const double their = widen_bf16(theirs[i]), our = widen_bf16(own[i]);
       const double difference = std::abs(their - our);
