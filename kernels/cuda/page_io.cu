@@ -192,26 +192,28 @@ __global__ void __launch_bounds__(kThreads) load_misses_kernel(const LoadMissesP
   }
 }
 
-template <class Chunk>
-__global__ void __launch_bounds__(kThreads) offload_kernel(const OffloadParams p) {
+template <class Chunk, bool kToHost>
+__global__ void __launch_bounds__(kThreads) move_rows_kernel(const MoveRowsParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const auto chunks = static_cast<std::int64_t>(p.row_bytes / sizeof(Chunk));
-  const auto copy_of = [&p](const OffloadRun& run, std::int32_t row) {
+  const auto copy_of = [&p](const RowRun& run, std::int32_t row) {
     RowCopy copy{};
     if (row >= run.rows) return copy;
     const std::int64_t position = run.first_position + row;
     const std::int64_t on_device = run.ring_tokens > 0 ? position % run.ring_tokens : position;
-    copy.source = p.device_rows + pool_row(run.device_pages, on_device) * p.row_bytes;
-    copy.target = run.host_rows + pool_row(run.host_pages, position) * p.row_bytes;
+    std::byte* const device = p.device_rows + pool_row(run.device_pages, on_device) * p.row_bytes;
+    std::byte* const host = run.host_rows + pool_row(run.host_pages, position) * p.row_bytes;
+    copy.source = kToHost ? device : host;
+    copy.target = kToHost ? host : device;
     return copy;
   };
   for (std::int32_t r = static_cast<std::int32_t>(blockIdx.x); r < p.run_count; r += gridDim.x) {
-    const OffloadRun run = p.runs[r];
+    const RowRun run = p.runs[r];
     for (std::int32_t row = 2 * warp; row < run.rows; row += 2 * kWarps)
       copy_rows<Chunk>(copy_of(run, row), copy_of(run, row + 1), chunks, lane);
-    if (p.bytes_offloaded != nullptr && threadIdx.x == 0 && run.rows > 0)
-      atomicAdd(reinterpret_cast<unsigned long long*>(p.bytes_offloaded),
+    if (p.bytes_moved != nullptr && threadIdx.x == 0 && run.rows > 0)
+      atomicAdd(reinterpret_cast<unsigned long long*>(p.bytes_moved),
                 static_cast<unsigned long long>(run.rows * p.row_bytes));
   }
 }
@@ -226,6 +228,19 @@ bool overlaps_launches() {
   HOTSET_CUDA_CHECK(cudaGetDevice(&device));
   HOTSET_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   return major >= 9;
+}
+
+template <bool kToHost>
+void move_rows(const MoveRowsParams& params, Stream stream) {
+  HS_CHECK(params.run_count >= 0 && params.row_bytes > 0 && params.blocks > 0,
+           "the row moves' sizes are within their bounds");
+  if (params.run_count == 0) return;
+  // The runs' host rows are bases of layers, which are as aligned as whole pages.
+  if (in_16_bytes(params.device_rows, params.row_bytes))
+    move_rows_kernel<uint4, kToHost><<<params.blocks, kThreads, 0, stream>>>(params);
+  else
+    move_rows_kernel<std::uint8_t, kToHost><<<params.blocks, kThreads, 0, stream>>>(params);
+  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace
@@ -253,16 +268,7 @@ void launch_load_misses(const LoadMissesParams& params, Stream stream) {
       cudaLaunchKernelEx(&config, vectors ? load_misses_kernel<uint4> : load_misses_kernel<std::uint8_t>, params));
 }
 
-void launch_offload(const OffloadParams& params, Stream stream) {
-  HS_CHECK(params.run_count >= 0 && params.row_bytes > 0 && params.blocks > 0,
-           "the offload's sizes are within its bounds");
-  if (params.run_count == 0) return;
-  // The runs' host rows are bases of layers, which are as aligned as whole pages.
-  if (in_16_bytes(params.device_rows, params.row_bytes))
-    offload_kernel<uint4><<<params.blocks, kThreads, 0, stream>>>(params);
-  else
-    offload_kernel<std::uint8_t><<<params.blocks, kThreads, 0, stream>>>(params);
-  HOTSET_CUDA_CHECK_LAUNCH();
-}
+void launch_offload(const MoveRowsParams& params, Stream stream) { move_rows<true>(params, stream); }
+void launch_restore(const MoveRowsParams& params, Stream stream) { move_rows<false>(params, stream); }
 
 }  // namespace hotset::kernels::cuda

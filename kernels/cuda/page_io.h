@@ -43,8 +43,9 @@ struct LoadMissesParams {
 // Every row of the miss lists is in its slot when this is complete, whatever their order.
 void launch_load_misses(const LoadMissesParams& params, Stream stream);
 
-// Rows of positions [first_position, first_position + rows) of one (sequence, layer), from the device to the host pool.
-struct OffloadRun {
+// Rows of positions [first_position, first_position + rows) of one (sequence, layer), between the device and the host
+// pool.
+struct RowRun {
   const std::int32_t* device_pages = nullptr;  // resident: [pages]; hot: the ring's pages
   const std::int32_t* host_pages = nullptr;    // [pages of the sequence]
   std::byte* host_rows = nullptr;              // the layer's rows of the host pool
@@ -53,16 +54,17 @@ struct OffloadRun {
   std::int32_t ring_tokens = 0;  // hot: C; 0: resident
 };
 
-struct OffloadParams {
-  const OffloadRun* runs = nullptr;          // [run_count], in memory that the device reads
-  const std::byte* device_rows = nullptr;    // the device pool
-  std::uint64_t* bytes_offloaded = nullptr;  // one, added to; null: not counted
+struct MoveRowsParams {
+  const RowRun* runs = nullptr;          // [run_count], in memory that the device reads
+  std::byte* device_rows = nullptr;      // the device pool
+  std::uint64_t* bytes_moved = nullptr;  // one, added to; null: not counted
   std::int64_t row_bytes = 0;
   std::int32_t run_count = 0;
   std::int32_t blocks = kPageIoBlocks;
 };
 
-// Runs never overlap. The host may read the rows after an event behind this launch.
-void launch_offload(const OffloadParams& params, Stream stream);
+// Device to host, and host to device. Runs never overlap. The host may read the rows after an event behind the launch.
+void launch_offload(const MoveRowsParams& params, Stream stream);
+void launch_restore(const MoveRowsParams& params, Stream stream);
 
 }  // namespace hotset::kernels::cuda

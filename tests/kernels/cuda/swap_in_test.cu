@@ -273,17 +273,17 @@ TEST_F(GpuTest, LargestBatch) {
   }
 }
 
-class OffloadTest : public GpuTestWithParam<std::int64_t> {};
+class MoveRowsTest : public GpuTestWithParam<std::int64_t> {};
 
-TEST_P(OffloadTest, FinishedRowsAndNothingElse) {
+TEST_P(MoveRowsTest, ToTheHostAndBackAndNothingElse) {
   const std::int64_t row_bytes = GetParam();
   constexpr std::size_t kDevicePages = 40, kHostPages = 60;
   // Each run has 8 device and 10 host pages of the tables. The ring's wrap lies inside a page, and inside a run.
-  std::vector<OffloadRun> runs = {{.first_position = 64, .rows = 64},
-                                  {.first_position = 0, .rows = 17},
-                                  {.first_position = 128, .rows = 64, .ring_tokens = 80},
-                                  {.first_position = 192, .rows = 0, .ring_tokens = 80},
-                                  {.first_position = 300, .rows = 200, .ring_tokens = 448}};
+  std::vector<RowRun> runs = {{.first_position = 64, .rows = 64},
+                              {.first_position = 0, .rows = 17},
+                              {.first_position = 128, .rows = 64, .ring_tokens = 80},
+                              {.first_position = 192, .rows = 0, .ring_tokens = 80},
+                              {.first_position = 300, .rows = 200, .ring_tokens = 448}};
   MappedHostMemory host(kHostPages * kPageTokens * row_bytes);
   fill_random(host.host(), host.bytes(), test_seed() + 20);
   std::vector<std::byte> expected(host.host(), host.host() + host.bytes());
@@ -298,7 +298,7 @@ TEST_P(OffloadTest, FinishedRowsAndNothingElse) {
   host_pages.upload(host_tables.data(), kHostPages);
   std::uint64_t bytes = 0;
   for (std::size_t r = 0; r < runs.size(); ++r) {
-    OffloadRun& run = runs[r];
+    RowRun& run = runs[r];
     run.device_pages = device_pages.data() + 8 * r;
     run.host_pages = host_pages.data() + 10 * r;
     run.host_rows = host.device();
@@ -311,7 +311,7 @@ TEST_P(OffloadTest, FinishedRowsAndNothingElse) {
                   static_cast<std::size_t>(row_bytes));
     }
   }
-  DeviceBuffer<OffloadRun> device_runs(runs.size());
+  DeviceBuffer<RowRun> device_runs(runs.size());
   device_runs.upload(runs.data(), runs.size());
   DeviceBuffer<std::uint64_t> offloaded(1);
   offloaded.fill_bytes(0);
@@ -319,7 +319,7 @@ TEST_P(OffloadTest, FinishedRowsAndNothingElse) {
     if (blocks == 32) fill_random(host.host(), host.bytes(), test_seed() + 20);
     launch_offload({.runs = device_runs.data(),
                     .device_rows = device_pool.data(),
-                    .bytes_offloaded = offloaded.data(),
+                    .bytes_moved = offloaded.data(),
                     .row_bytes = row_bytes,
                     .run_count = static_cast<std::int32_t>(runs.size()),
                     .blocks = blocks},
@@ -331,9 +331,30 @@ TEST_P(OffloadTest, FinishedRowsAndNothingElse) {
   std::uint64_t counted = 0;
   offloaded.download(&counted, 1);
   EXPECT_EQ(counted, 2 * bytes);
+
+  // And back: other rows on the host.
+  fill_random(host.host(), host.bytes(), test_seed() + 24);
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    for (std::int64_t position = runs[r].first_position; position < runs[r].first_position + runs[r].rows; ++position) {
+      const std::int64_t row = runs[r].ring_tokens > 0 ? position % runs[r].ring_tokens : position;
+      const std::int64_t target = device_tables[8 * r + row / kPageTokens] * kPageTokens + row % kPageTokens;
+      const std::int64_t source = host_tables[10 * r + position / kPageTokens] * kPageTokens + position % kPageTokens;
+      std::memcpy(pool.data() + target * row_bytes, host.host() + source * row_bytes,
+                  static_cast<std::size_t>(row_bytes));
+    }
+  }
+  launch_restore({.runs = device_runs.data(),
+                  .device_rows = device_pool.data(),
+                  .row_bytes = row_bytes,
+                  .run_count = static_cast<std::int32_t>(runs.size())},
+                 nullptr);
+  HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+  std::vector<std::byte> restored(pool.size());
+  device_pool.download(restored.data(), restored.size());
+  EXPECT_EQ(first_difference(restored, pool.data(), row_bytes), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, OffloadTest, ::testing::Values(16, 100, 576, 656, 2048, 8192));
+INSTANTIATE_TEST_SUITE_P(Rows, MoveRowsTest, ::testing::Values(16, 100, 576, 656, 2048, 8192));
 
 }  // namespace
 }  // namespace hotset::kernels::cuda
