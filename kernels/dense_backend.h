@@ -88,7 +88,7 @@ struct MatmulParams {
   std::int64_t x_stride = 0;
   const PackedMatrix* weight = nullptr;  // [N, K]
   const float* bias = nullptr;           // [N] or null
-  float* y = nullptr;                    // [m, N]; row stride in floats below (0 = N)
+  ActivationsOut y;                      // [m, N]; row stride in elements below (0 = N)
   std::int64_t y_stride = 0;
   std::int64_t m = 0;
   bool accumulate = false;

@@ -47,6 +47,8 @@ class Sampler {
   Sampler() = default;
   Sampler(SamplingParams params, std::span<const std::int32_t> prompt);
 
+  [[nodiscard]] const SamplingParams& params() const { return params_; }
+
   // `logits` [vocabulary] is used as scratch. False when they are not usable: the sequence fails alone.
   [[nodiscard]] bool sample(std::span<float> logits, SampledToken& out);
 

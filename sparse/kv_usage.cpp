@@ -26,9 +26,8 @@ void measure(const SequenceKv& kv, const KvLayout& layout, const TierTraffic& tr
   const std::int64_t metadata_pages = count(kv.metadata_pages);
   std::int64_t tables = row_pages * static_cast<std::int64_t>(sizeof(PageId)) +
                         metadata_pages * static_cast<std::int64_t>(sizeof(MetadataPageId));
-  for (const HotBuffer& buffer : kv.hot) {
-    tables += static_cast<std::int64_t>(buffer.block_of_slot().size_bytes() + buffer.lru().size_bytes());
-  }
+  if (kv.mode == KvMode::kHot)  // a block and a place in the order for each slot
+    tables += 2 * static_cast<std::int64_t>(sizeof(std::int32_t)) * kv.hot_shape.hot_blocks * layout.rows.layers;
   const auto host_pages = static_cast<std::int64_t>(kv.host_pages.size());
   if (kv.mode != KvMode::kParked) tables += host_pages * static_cast<std::int64_t>(sizeof(HostPage));
   raise(usage.device_row_bytes, row_pages * layout.rows.page_bytes());

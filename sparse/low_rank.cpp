@@ -27,6 +27,8 @@ class LowRankSelection final : public ScoredSelection {
   [[nodiscard]] std::int64_t window_tokens() const override { return options_.window; }
   [[nodiscard]] MetadataGeometry metadata() const override { return metadata_; }
 
+  [[nodiscard]] const IndexBasis* basis() const override { return options_.basis.get(); }
+
   void append(LayerId layer, const MetadataRows& rows, kernels::Backend& backend) const override {
     kernels::StoreMetadataParams params;
     params.geometry = metadata_;

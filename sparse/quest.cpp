@@ -30,6 +30,7 @@ class QuestSelection final : public ScoredSelection {
   }
   [[nodiscard]] std::int64_t window_tokens() const override { return options_.window; }
   [[nodiscard]] MetadataGeometry metadata() const override { return metadata_; }
+  [[nodiscard]] kernels::HeadCombine combine() const override { return options_.combine; }
 
  private:
   [[nodiscard]] Candidates candidates(std::int64_t length) const override {

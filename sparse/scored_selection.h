@@ -15,13 +15,6 @@ class ScoredSelection : public SelectionAlgorithm {
               kernels::Backend& backend, SelectionScratch& scratch, SelectionList& out) const final;
 
  protected:
-  // Blocks [first, last) compete; the ones before and behind are forced. 0 <= first <= last <= blocks of the length.
-  struct Candidates {
-    std::int64_t first = 0;
-    std::int64_t last = 0;
-  };
-  [[nodiscard]] virtual Candidates candidates(std::int64_t length) const = 0;
-
   // Scores at least the candidates. scratch.first and scratch.last hold them, [rows.rows].
   virtual void score(LayerId layer, const kernels::ScoredRows& rows, const SelectionQueries& queries,
                      const SelectionScratch& scratch, kernels::Backend& backend) const = 0;

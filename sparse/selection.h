@@ -15,6 +15,7 @@
 #include "core/kv_geometry.h"
 #include "core/result.h"
 #include "kernels/backend.h"
+#include "sparse/index_basis.h"
 
 namespace hotset::sparse {
 
@@ -82,6 +83,19 @@ class SelectionAlgorithm {
   [[nodiscard]] virtual std::int64_t window_tokens() const = 0;  // newest tokens always selected; the ring holds them
   [[nodiscard]] virtual bool selects_prompt() const { return false; }  // DSA; else the prompt is attended in full
   [[nodiscard]] virtual MetadataGeometry metadata() const { return {}; }
+
+  // Blocks [first, last) of a query of that length compete for the budget; those before and behind are forced. 0 <=
+  // first <= last <= blocks of the length. An algorithm that keeps no metadata selects the forced ones alone.
+  struct Candidates {
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+  };
+  [[nodiscard]] virtual Candidates candidates(std::int64_t length) const {
+    return {0, ceil_div(length, block_tokens())};
+  }
+  // What scoring needs beside the metadata: of kLowRankKeys and of kBlockBounds.
+  [[nodiscard]] virtual const IndexBasis* basis() const { return nullptr; }
+  [[nodiscard]] virtual kernels::HeadCombine combine() const { return kernels::HeadCombine::kMax; }
 
   // Keeps the metadata of new tokens. Not called when metadata() is kNone.
   virtual void append(LayerId layer, const MetadataRows& rows, kernels::Backend& backend) const;

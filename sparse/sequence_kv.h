@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/ids.h"
@@ -50,6 +51,8 @@ struct HotPages {
   return {pages_for_tokens(std::int64_t{shape.hot_blocks} * shape.block_tokens), pages_for_tokens(shape.ring_tokens)};
 }
 
+struct DeviceSequence;  // sparse/device_kv.h
+
 struct SequenceKv {
   SequenceId id;
   KvMode mode = KvMode::kParked;
@@ -61,6 +64,8 @@ struct SequenceKv {
   std::vector<std::vector<MetadataPageId>> metadata_pages;  // resident, hot: [metadata layer][page]
   std::vector<HotBuffer> hot;                               // hot: [layer]
   std::vector<std::vector<std::int32_t>> last_selection;    // [layer] of its newest generated token; seeds a hot buffer
+  HotBufferShape hot_shape;                                 // hot
+  std::shared_ptr<DeviceSequence> device;  // what a GPU keeps of it beside pages, in place of `hot` and last_selection
 };
 
 }  // namespace hotset::sparse

@@ -22,6 +22,11 @@ class StreamingSelection final : public SelectionAlgorithm {
   }
   [[nodiscard]] std::int64_t window_tokens() const override { return window_tokens_; }
 
+  [[nodiscard]] Candidates candidates(std::int64_t length) const override {
+    const std::int64_t first = std::min<std::int64_t>(length, 1);
+    return {first, std::max(first_recent_block(length, block_tokens_, window_tokens_), first)};
+  }
+
   void select(LayerId /*layer*/, std::span<const SelectionRow> rows, const SelectionQueries& /*queries*/,
               kernels::Backend& /*backend*/, SelectionScratch& /*scratch*/, SelectionList& out) const override {
     for (const SelectionRow& row : rows) {

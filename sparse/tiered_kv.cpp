@@ -77,6 +77,7 @@ void TieredKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   }
   kv.mode = KvMode::kHot;
   kv.device_pages.assign(static_cast<std::size_t>(layers), {});
+  kv.hot_shape = op.shape;
   kv.hot.assign(static_cast<std::size_t>(layers), HotBuffer(op.shape));
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     const auto begin = op.device_pages.begin() + layer * pages;

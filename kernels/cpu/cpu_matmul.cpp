@@ -47,7 +47,7 @@ void CpuMatmul::run(const MatmulParams& params, const CpuPackedMatrix& weight) {
   whole.x_stride = params.x_stride == 0 ? weight.cols() : params.x_stride;
   if (weight.group() != 0) whole.quantized = quantize(params, weight);
   whole.bias = params.bias;
-  whole.y = params.y;
+  whole.y = params.y.f32();
   whole.y_stride = params.y_stride == 0 ? n : params.y_stride;
   whole.accumulate = params.accumulate;
 

@@ -31,7 +31,7 @@ TEST(KvUsage, PeaksStayAndSumsFollow) {
 
   kv.mode = KvMode::kHot;  // fewer pages, and two buffers of three blocks each
   kv.device_pages = {{PageId{0}}, {PageId{1}}};
-  kv.hot.assign(2, HotBuffer(make_hot_buffer_shape(3, 16, 1).value()));
+  kv.hot_shape = make_hot_buffer_shape(3, 16, 1).value();
   traffic.misses = 30;
   measure(kv, layout(), traffic, usage);
   EXPECT_EQ(usage.device_row_bytes, 6 * 64 * 16);
