@@ -75,6 +75,19 @@ struct Peer {
   bool agrees = true;
 };
 
+// Ours rounds weights to bf16 (2^-9 of results that are sums of some hundred values below 2), both round the result.
+[[maybe_unused]] void compare(const std::vector<std::uint16_t>& theirs, const std::vector<std::uint16_t>& own,
+                              Peer& peer) {
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const double their = widen_bf16(theirs[i]), our = widen_bf16(own[i]);
+    const double difference = std::abs(their - our);
+    peer.difference = std::max(peer.difference, difference);
+    if (difference <= 0x1p-10 + 0x1p-7 * std::abs(their)) continue;  // false for NaN
+    if (peer.agrees) std::printf("result %zu: FlashInfer %g, ours %g\n", i, their, our);
+    peer.agrees = false;
+  }
+}
+
 class Bench {
  public:
   Bench() : flush_(static_cast<std::size_t>(kFlushBytes)), never_(1) {
@@ -242,19 +255,6 @@ class Bench {
     HOTSET_CUDA_CHECK(cudaMemcpy(own.data(), ours.out, results * sizeof own[0], cudaMemcpyDeviceToHost));
     compare(theirs, own, peer);
     return peer;
-  }
-
-  // Ours rounds weights to bf16 (2^-9 of results that are sums of some hundred values below 2), both round the result.
-  [[maybe_unused]] static void compare(const std::vector<std::uint16_t>& theirs, const std::vector<std::uint16_t>& own,
-                                       Peer& peer) {
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      const double their = widen_bf16(theirs[i]), our = widen_bf16(own[i]);
-      const double difference = std::abs(their - our);
-      peer.difference = std::max(peer.difference, difference);
-      if (difference <= 0x1p-10 + 0x1p-7 * std::abs(their)) continue;  // false for NaN
-      if (peer.agrees) std::printf("result %zu: FlashInfer %g, ours %g\n", i, their, our);
-      peer.agrees = false;
-    }
   }
 
   static void report_peer(const Row& row, double us, const Peer& peer) {
