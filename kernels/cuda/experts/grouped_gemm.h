@@ -1,0 +1,43 @@
+// Products of the rows of each group with the group's own weights, on Hopper's tensor cores:
+//   out[r, n] (+)= sum over k of rows[r, k] weight[group of r, n, k]
+//   gated: out[r, n] = silu(gate) * up, the two products of weight[g, 0, n, :] and weight[g, 1, n, :]
+// A row's sums run over k in ascending steps of 16 (bfloat16) or 32 (e4m3, in parts of 128 that are scaled and added in
+// float32), never divided: a row's bits depend on its own inputs only, whatever the launch, the bucket or the group.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/activation_type.h"
+#include "kernels/cuda/stream.h"
+
+namespace hotset::kernels::cuda {
+
+inline constexpr int kMostGroups = 512;
+inline constexpr std::int64_t kScaleBlock = 128;
+
+// Pointers are the device's.
+struct GroupedGemm {
+  const void* weight = nullptr;          // [groups][n][k], gated [groups][2][n][k], bfloat16 or e4m3, 16-byte aligned
+  const float* weight_scales = nullptr;  // e4m3: [groups]([2])[ceil(n / 128)][k / 128]
+  const void* rows = nullptr;            // [row_bound][k], the rows of a group one after the other, 16-byte aligned
+  const float* row_scales = nullptr;     // e4m3: [k / 128][scale_stride], 16-byte aligned
+  std::int64_t scale_stride = 0;         // >= row_bound, a multiple of 4
+  std::int64_t row_bound = 0;            // most rows of all groups together
+  // [groups + 1]: group g has the rows offsets[g] ... offsets[g + 1] - 1. Null: one group of row_bound rows.
+  const std::int32_t* offsets = nullptr;
+  int groups = 1;
+  std::int64_t n = 0;              // a multiple of 8
+  std::int64_t k = 0;              // bfloat16: a multiple of 8, e4m3: of 128
+  std::int64_t expected_rows = 0;  // of a group, roughly: decides the size of tiles, never a result
+  void* out = nullptr;             // [row_bound][n]; row stride below
+  std::int64_t out_stride = 0;     // elements
+  ActivationType out_type = ActivationType::kF32;
+  bool accumulate = false;  // not gated only
+};
+
+void launch_grouped_bf16(const GroupedGemm& gemm, Stream stream);
+void launch_grouped_bf16_gated(const GroupedGemm& gemm, Stream stream);
+void launch_grouped_fp8(const GroupedGemm& gemm, Stream stream);
+void launch_grouped_fp8_gated(const GroupedGemm& gemm, Stream stream);
+
+}  // namespace hotset::kernels::cuda
