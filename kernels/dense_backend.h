@@ -126,19 +126,28 @@ struct SiluGateParams {
   std::int64_t width = 0;
 };
 
-// One expert's MLP: down(silu(gate(x)) * up(x)).
-struct ExpertMatrices {
-  const PackedMatrix* gate = nullptr;  // [intermediate, hidden]
-  const PackedMatrix* up = nullptr;    // [intermediate, hidden]
-  const PackedMatrix* down = nullptr;  // [hidden, intermediate]
+// The experts of a layer in the backend's own layout; expert(x) = down(silu(gate(x)) * up(x)).
+class PackedExperts {
+ public:
+  enum class Part { kGate, kUp, kDown };
+  virtual ~PackedExperts() = default;
+  // Copies; every part of every expert is set once before use. Gate and up: [intermediate, hidden]; down: [hidden,
+  // intermediate].
+  virtual void set(std::int32_t expert, Part part, const MatrixView& matrix) = 0;
+  [[nodiscard]] virtual std::int64_t bytes() const = 0;  // memory it holds
+};
+
+struct ExpertsShape {
+  std::int32_t count = 0;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;  // of one expert
 };
 
 // out[r, :] += sum of weights[r, i] * expert(ids[r, i])(x[r, :]), in ascending expert number, whatever the order of the
 // ids and the other rows.
 struct ExpertsParams {
-  Activations x;                            // [rows, hidden]
-  const ExpertMatrices* experts = nullptr;  // [expert_count], all of one shape
-  std::int32_t expert_count = 0;
+  Activations x;  // [rows, hidden]
+  const PackedExperts* experts = nullptr;
   const std::int32_t* ids = nullptr;  // [rows, per_token], different ones in a row
   const float* weights = nullptr;     // [rows, per_token]
   std::int32_t per_token = 0;
@@ -198,6 +207,7 @@ class DenseBackend {
 
   // Copies; the view may go away afterwards.
   [[nodiscard]] virtual std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) = 0;
+  [[nodiscard]] virtual std::unique_ptr<PackedExperts> make_experts(const ExpertsShape& shape) = 0;
 
   virtual void embed(const EmbedParams& params) = 0;
   virtual void rms_norm(const RmsNormParams& params) = 0;

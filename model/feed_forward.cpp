@@ -58,8 +58,7 @@ void FeedForward::run(const ExpertsWeights& weights, kernels::Activations normed
                   .weights = expert_weights_.data()});
   if (weights.shared) run(*weights.shared, normed, rows, residual);
   backend_.experts({.x = normed,
-                    .experts = weights.matrices.data(),
-                    .expert_count = config.count,
+                    .experts = weights.experts.get(),
                     .ids = expert_ids_.data(),
                     .weights = expert_weights_.data(),
                     .per_token = config.per_token,

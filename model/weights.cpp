@@ -193,9 +193,15 @@ ExpertsWeights WeightLoader::experts(const std::string& prefix) {
   ExpertsWeights out;
   out.router = linear(prefix + "gate");
   if (config_.experts->correction_bias) out.correction_bias = vector(prefix + "gate.e_score_correction_bias");
+  using Part = kernels::PackedExperts::Part;
+  out.experts = backend_.make_experts(
+      {.count = config_.experts->count, .hidden = config_.hidden, .intermediate = config_.experts->intermediate});
   for (std::int32_t expert = 0; expert < config_.experts->count && status_.ok(); ++expert) {
-    const MlpWeights& one = out.experts.emplace_back(mlp(concat(prefix, "experts.", expert, ".")));
-    out.matrices.push_back({.gate = one.gate.weight.get(), .up = one.up.weight.get(), .down = one.down.weight.get()});
+    const std::string of_expert = concat(prefix, "experts.", expert, ".");
+    for (const auto& [name, part] :
+         {std::pair("gate_proj", Part::kGate), std::pair("up_proj", Part::kUp), std::pair("down_proj", Part::kDown)}) {
+      with_view(of_expert + name, [&](const kernels::MatrixView& view) { out.experts->set(expert, part, view); });
+    }
   }
   if (config_.experts->shared > 0) out.shared = mlp(prefix + "shared_experts.");
   return out;
@@ -204,6 +210,8 @@ ExpertsWeights WeightLoader::experts(const std::string& prefix) {
 // Sums up the elements of matrices.
 class Counter {
  public:
+  explicit Counter(const ModelConfig& config)
+      : experts_(config.experts.value_or(ExpertsConfig{})), hidden_(config.hidden) {}
   void operator()(const Matrix& matrix) {
     if (matrix) elements_ += matrix->rows() * matrix->cols();
   }
@@ -212,7 +220,7 @@ class Counter {
   }
   void operator()(const ExpertsWeights& weights) {
     (*this)(weights.router.weight);
-    for (const MlpWeights& expert : weights.experts) (*this)(expert);
+    elements_ += 3 * std::int64_t{experts_.count} * experts_.intermediate * hidden_;
     if (weights.shared) (*this)(*weights.shared);
   }
   void operator()(const GroupedAttentionWeights& weights) {
@@ -230,13 +238,15 @@ class Counter {
   [[nodiscard]] std::int64_t elements() const { return elements_; }
 
  private:
+  ExpertsConfig experts_;
+  std::int64_t hidden_;
   std::int64_t elements_ = 0;
 };
 
 }  // namespace
 
 std::int64_t ModelWeights::parameters() const {
-  Counter counter;
+  Counter counter(config);
   counter(embedding);
   counter(lm_head);
   for (const LayerWeights& layer : layers) {

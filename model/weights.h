@@ -67,10 +67,9 @@ struct MlpWeights {
 };
 
 struct ExpertsWeights {
-  Linear router;                                  // [count, hidden]
-  Vector correction_bias;                         // [count] or empty
-  std::vector<MlpWeights> experts;                // [count]
-  std::vector<kernels::ExpertMatrices> matrices;  // [count], views of `experts`
+  Linear router;           // [count, hidden]
+  Vector correction_bias;  // [count] or empty
+  std::unique_ptr<kernels::PackedExperts> experts;
   std::optional<MlpWeights> shared;
 };
 

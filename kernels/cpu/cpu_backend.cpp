@@ -71,6 +71,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuPackedMatrix>(matrix, pool_);
   }
 
+  std::unique_ptr<PackedExperts> make_experts(const ExpertsShape& shape) override {
+    return std::make_unique<CpuPackedExperts>(shape, pool_);
+  }
+
   void embed(const EmbedParams& params) override {
     const CpuPackedMatrix& table = own_matrix(params.table);
     for_rows(params.count, table.cols(), [&](std::int64_t row) {

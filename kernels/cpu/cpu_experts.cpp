@@ -119,17 +119,43 @@ void CpuExperts::route(const RouteParams& params) {
   });
 }
 
-// The order in which experts run is that in which a row's terms are added.
-void CpuExperts::run(const ExpertsParams& params) {
-  group_by_expert(params);
-  for (std::int32_t expert = 0; expert < params.expert_count; ++expert) run_expert(params, expert);
+void CpuPackedExperts::set(std::int32_t expert, Part part, const MatrixView& matrix) {
+  const bool down = part == Part::kDown;
+  HS_CHECK(matrix.rows == (down ? shape_.hidden : shape_.intermediate) &&
+               matrix.cols == (down ? shape_.intermediate : shape_.hidden),
+           "the experts have one shape");
+  parts_.at(static_cast<std::size_t>(expert))[static_cast<std::size_t>(part)] =
+      std::make_unique<CpuPackedMatrix>(matrix, pool_);
 }
 
-void CpuExperts::group_by_expert(const ExpertsParams& params) {
+std::int64_t CpuPackedExperts::bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& expert : parts_) {
+    for (const auto& part : expert) sum += part->bytes();
+  }
+  return sum;
+}
+
+const CpuPackedMatrix& CpuPackedExperts::part(std::int32_t expert, Part part) const {
+  const auto& found = parts_[static_cast<std::size_t>(expert)][static_cast<std::size_t>(part)];
+  HS_CHECK(found != nullptr, "every part of every expert is set");
+  return *found;
+}
+
+// The order in which experts run is that in which a row's terms are added.
+void CpuExperts::run(const ExpertsParams& params) {
+  const auto* const experts = dynamic_cast<const CpuPackedExperts*>(params.experts);
+  HS_CHECK(experts != nullptr, "the experts were packed by this backend");
+  const std::int32_t count = experts->shape().count;
+  group_by_expert(params, count);
+  for (std::int32_t expert = 0; expert < count; ++expert) run_expert(params, *experts, expert);
+}
+
+void CpuExperts::group_by_expert(const ExpertsParams& params, std::int32_t count) {
   const std::int64_t uses = params.rows * params.per_token;
-  first_.assign(static_cast<std::size_t>(params.expert_count) + 1, 0);
+  first_.assign(static_cast<std::size_t>(count) + 1, 0);
   for (std::int64_t use = 0; use < uses; ++use) {
-    HS_CHECK(params.ids[use] >= 0 && params.ids[use] < params.expert_count, "there is no such expert");
+    HS_CHECK(params.ids[use] >= 0 && params.ids[use] < count, "there is no such expert");
     ++first_[static_cast<std::size_t>(params.ids[use]) + 1];
   }
   for (std::size_t expert = 1; expert < first_.size(); ++expert) first_[expert] += first_[expert - 1];
@@ -142,15 +168,16 @@ void CpuExperts::group_by_expert(const ExpertsParams& params) {
   first_[0] = 0;
 }
 
-void CpuExperts::run_expert(const ExpertsParams& params, std::int32_t expert) {
+void CpuExperts::run_expert(const ExpertsParams& params, const CpuPackedExperts& experts, std::int32_t expert) {
   const auto at = static_cast<std::size_t>(expert);
   const auto uses = std::span<const std::int64_t>(uses_).subspan(static_cast<std::size_t>(first_[at]),
                                                                  static_cast<std::size_t>(first_[at + 1] - first_[at]));
   const auto count = static_cast<std::int64_t>(uses.size());
   if (count == 0) return;
-  const CpuPackedMatrix& gate = own_matrix(params.experts[expert].gate);
-  const CpuPackedMatrix& up = own_matrix(params.experts[expert].up);
-  const CpuPackedMatrix& down = own_matrix(params.experts[expert].down);
+  using Part = PackedExperts::Part;
+  const CpuPackedMatrix& gate = experts.part(expert, Part::kGate);
+  const CpuPackedMatrix& up = experts.part(expert, Part::kUp);
+  const CpuPackedMatrix& down = experts.part(expert, Part::kDown);
   const std::int64_t hidden = gate.cols();
   const std::int64_t width = gate.rows();
   float* const x = x_.reserve(count * hidden);

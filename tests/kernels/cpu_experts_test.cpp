@@ -207,21 +207,22 @@ ExpertsCase random_experts(Random& random) {
 
 // Rows [first, first + rows).
 std::vector<float> run(Backend& backend, const ExpertsCase& one, std::int64_t first, std::int64_t rows) {
-  std::vector<std::unique_ptr<PackedMatrix>> packed;
-  const auto pack = [&](const std::vector<float>& values, std::int64_t n, std::int64_t k) {
-    packed.push_back(backend.pack({WeightType::kF32, n, k, std::as_bytes(std::span(values))}));
-    return packed.back().get();
+  const auto experts = backend.make_experts({.count = one.count, .hidden = one.hidden, .intermediate = one.width});
+  using Part = PackedExperts::Part;
+  const auto set = [&](std::size_t expert, Part part, const std::vector<float>& values) {
+    const std::int64_t rows_of_part = part == Part::kDown ? one.hidden : one.width;
+    const std::int64_t cols = part == Part::kDown ? one.width : one.hidden;
+    experts->set(static_cast<std::int32_t>(expert), part,
+                 {WeightType::kF32, rows_of_part, cols, std::as_bytes(std::span(values))});
   };
-  std::vector<ExpertMatrices> experts;
   for (std::size_t i = 0; i < one.gate.size(); ++i) {
-    const PackedMatrix* gate = pack(one.gate[i], one.width, one.hidden);
-    const PackedMatrix* up = pack(one.up[i], one.width, one.hidden);
-    experts.push_back({.gate = gate, .up = up, .down = pack(one.down[i], one.hidden, one.width)});
+    set(i, Part::kGate, one.gate[i]);
+    set(i, Part::kUp, one.up[i]);
+    set(i, Part::kDown, one.down[i]);
   }
   std::vector<float> out = slice(one.out, first * one.hidden, rows * one.hidden);
   backend.experts({.x = one.x.data() + first * one.hidden,
-                   .experts = experts.data(),
-                   .expert_count = one.count,
+                   .experts = experts.get(),
                    .ids = one.ids.data() + first * one.per_token,
                    .weights = one.weights.data() + first * one.per_token,
                    .per_token = one.per_token,
