@@ -25,7 +25,7 @@ KvCachePlanner::KvCachePlanner(const KvPlannerConfig& config)
       needs_(config),
       device_(config.device_pages),
       metadata_(config.metadata_pages),
-      host_(config.host_pages) {}
+      host_(config.host_pages, storage::host_extent_pages(config.layout.rows)) {}
 
 // Admission and resuming.
 
@@ -334,7 +334,8 @@ void KvCachePlanner::add_host_pages(Sequence& sequence, std::vector<KvOp>& ops) 
   while (static_cast<std::int64_t>(sequence.host_pages.size()) < pages_for_tokens(sequence.step_end)) {
     HS_CHECK(sequence.host_reserved > 0, "host pages were reserved for the whole sequence");
     --sequence.host_reserved;
-    op.host_pages.push_back(host_.take());
+    const bool first = sequence.host_pages.empty();
+    op.host_pages.push_back(host_.take(first ? std::nullopt : std::optional(sequence.host_pages.back())));
     sequence.host_pages.push_back(op.host_pages.back());
     sequence.states.push_back(PageState::kFilling);
   }

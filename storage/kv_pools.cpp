@@ -14,6 +14,9 @@
 namespace hotset::storage {
 namespace {
 
+using kernels::PoolMemory;
+using kernels::PoolMemoryFactory;
+
 // Bytes of `pages` pages of `layers` layers, `page_bytes` each, or an Error that names `option`.
 Result<std::int64_t> pool_bytes(std::int64_t page_bytes, std::int32_t layers, std::int32_t pages,
                                 std::string_view option) {
@@ -35,21 +38,21 @@ bool possible(const KvGeometry& rows) {
   return within(rows.kv_heads, 1 << 16) && within(rows.key_dim, 1 << 20) && within(rows.value_dim, 1 << 20);
 }
 
-Result<AnonymousMemory> allocate_pool(std::int64_t page_bytes, std::int32_t layers, std::int32_t pages,
-                                      std::string_view option) {
+Result<PoolMemory> allocate_pool(std::int64_t page_bytes, std::int32_t layers, std::int32_t pages,
+                                 std::string_view option, const PoolMemoryFactory& allocate) {
   Result<std::int64_t> bytes = pool_bytes(page_bytes, layers, pages, option);
   if (!bytes) return bytes.error();
-  Result<AnonymousMemory> memory = AnonymousMemory::allocate(bytes.value());
+  Result<PoolMemory> memory = allocate(bytes.value());
   if (!memory)
     return Error{memory.error().code, concat(memory.error().message, ": use a smaller ", option), std::string(option)};
   return memory;
 }
 
 // Metadata memory, or none where nothing is kept.
-Result<AnonymousMemory> allocate_metadata(const KvLayout& layout, std::int32_t layers, std::int32_t pages,
-                                          std::string_view option) {
-  if (layout.metadata_layers == 0) return AnonymousMemory::allocate(0);
-  return allocate_pool(layout.metadata.page_bytes(), layers, pages, option);
+Result<PoolMemory> allocate_metadata(const KvLayout& layout, std::int32_t layers, std::int32_t pages,
+                                     std::string_view option, const PoolMemoryFactory& allocate) {
+  if (layout.metadata_layers == 0) return PoolMemory{};
+  return allocate_pool(layout.metadata.page_bytes(), layers, pages, option, allocate);
 }
 
 Error impossible(std::string_view option) {
@@ -89,21 +92,30 @@ AnonymousMemory::~AnonymousMemory() {
   if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(bytes_));
 }
 
-Result<DevicePool> DevicePool::create(const KvLayout& layout, const DevicePoolPages& pages) {
+Result<PoolMemory> anonymous_pool_memory(std::int64_t bytes) {
+  Result<AnonymousMemory> memory = AnonymousMemory::allocate(bytes);
+  if (!memory) return memory.error();
+  auto owner = std::make_shared<AnonymousMemory>(std::move(memory).value());
+  std::byte* const data = owner->data();
+  return PoolMemory{.host = data, .device = data, .bytes = bytes, .owner = std::move(owner)};
+}
+
+Result<DevicePool> DevicePool::create(const KvLayout& layout, const DevicePoolPages& pages,
+                                      const PoolMemoryFactory& allocate) {
   if (!possible(layout.rows)) return impossible("--device-kv-tokens");
   // A device page holds one layer.
-  Result<AnonymousMemory> rows = allocate_pool(layout.rows.page_bytes(), 1, pages.rows, "--device-kv-tokens");
+  Result<PoolMemory> rows = allocate_pool(layout.rows.page_bytes(), 1, pages.rows, "--device-kv-tokens", allocate);
   if (!rows) return rows.error();
-  Result<AnonymousMemory> metadata = allocate_metadata(layout, 1, pages.metadata, "--device-metadata-tokens");
+  Result<PoolMemory> metadata = allocate_metadata(layout, 1, pages.metadata, "--device-metadata-tokens", allocate);
   if (!metadata) return metadata.error();
   return DevicePool(layout, pages, std::move(rows).value(), std::move(metadata).value());
 }
 
-Result<HostPool> HostPool::create(const KvLayout& layout, std::int32_t pages) {
+Result<HostPool> HostPool::create(const KvLayout& layout, std::int32_t pages, const PoolMemoryFactory& allocate) {
   if (!possible(layout.rows)) return impossible("--host-kv");
-  Result<AnonymousMemory> rows = allocate_pool(layout.rows.page_bytes(), layout.rows.layers, pages, "--host-kv");
+  Result<PoolMemory> rows = allocate_pool(layout.rows.page_bytes(), layout.rows.layers, pages, "--host-kv", allocate);
   if (!rows) return rows.error();
-  Result<AnonymousMemory> metadata = allocate_metadata(layout, layout.metadata_layers, pages, "--host-kv");
+  Result<PoolMemory> metadata = allocate_metadata(layout, layout.metadata_layers, pages, "--host-kv", allocate);
   if (!metadata) return metadata.error();
   return HostPool(layout, pages, std::move(rows).value(), std::move(metadata).value());
 }

@@ -118,6 +118,41 @@ TEST(HostPool, MetadataIsLayerMajorWithoutGapsForLayersThatKeepNone) {
 }
 
 // More than 2^32 rows' bytes: offsets that were computed in 32 bits would land elsewhere. Untouched pages cost nothing.
+// Memory as a GPU's driver gives it: the device has other addresses than the host, or the host has none.
+TEST(HostPool, TakesItsMemoryFromTheCaller) {
+  std::vector<std::int64_t> asked;
+  auto* const elsewhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);  // only compared
+  const auto allocate = [&](std::int64_t bytes) -> Result<kernels::PoolMemory> {
+    asked.push_back(bytes);
+    Result<kernels::PoolMemory> memory = anonymous_pool_memory(bytes);
+    memory.value().device = elsewhere;
+    return memory;
+  };
+  const KvLayout layout = layout_with_metadata();
+  const HostPool host = HostPool::create(layout, 5, allocate).value();
+  ASSERT_EQ(asked.size(), 2U);
+  EXPECT_EQ(asked[0], 5 * layout.rows.layers * layout.rows.page_bytes());
+  EXPECT_EQ(asked[1], 5 * layout.metadata_page_bytes());
+  EXPECT_EQ(host.device_rows(LayerId{0}), elsewhere);
+  EXPECT_EQ(host.device_rows(LayerId{1}) - elsewhere,
+            host.page(LayerId{1}, HostPage{0}) - host.page(LayerId{0}, HostPage{0}));
+  EXPECT_EQ(host.device_metadata(1) - host.device_metadata(0),
+            host.metadata(1, HostPage{0}) - host.metadata(0, HostPage{0}));
+  const DevicePool device = DevicePool::create(layout, {.rows = 3, .metadata = 4}, allocate).value();
+  EXPECT_EQ(device.page(PageId{2}) - elsewhere, 2 * layout.rows.page_bytes());
+  EXPECT_EQ(device.metadata(MetadataPageId{1}) - elsewhere, layout.metadata.page_bytes());
+}
+
+TEST(HostPool, RefusedMemoryNamesTheOption) {
+  const auto refuse = [](std::int64_t) -> Result<kernels::PoolMemory> {
+    return Error{ErrorCode::kOverloaded, "no memory", {}};
+  };
+  const Error host = HostPool::create(kLayout, 5, refuse).error();
+  EXPECT_EQ(host.message, "no memory: use a smaller --host-kv");
+  EXPECT_EQ(host.param, "--host-kv");
+  EXPECT_EQ(DevicePool::create(kLayout, {.rows = 3, .metadata = 0}, refuse).error().param, "--device-kv-tokens");
+}
+
 TEST(HostPool, OffsetsAre64Bit) {
   const KvGeometry geometry{.layers = 8, .kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = KvDType::kF32};
   const HostPool host = HostPool::create(KvLayout::uniform(geometry), 20'000).value();
