@@ -38,6 +38,16 @@ Layout make_layout(ActivationType type, std::int64_t rows, std::int64_t cols, st
   return Layout(layout);
 }
 
+void set_batch(const Layout& layout, std::int64_t batch, std::int64_t step) {
+  const auto count = static_cast<std::int32_t>(batch);
+  check_cublas(
+      cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
+      "a number of products");
+  check_cublas(
+      cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof(step)),
+      "a distance of products");
+}
+
 template <class Value>
 void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
   check_cublas(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof(value)), "an attribute");
@@ -119,6 +129,12 @@ Matmul::Matmul(const MatmulLibrary& library, const MatmulShape& shape) : plan_(s
   plan_->weight = make_layout(own.type, own.k, own.n, own.k);
   plan_->x = make_layout(own.type, own.k, own.m, own.x_stride);
   plan_->y = make_layout(own.y_type, own.n, own.m, own.y_stride);
+  HS_CHECK(own.batch >= 1 && !(own.batch > 1 && own.bias), "products side by side have no bias");
+  if (own.batch > 1) {
+    set_batch(plan_->weight, own.batch, own.weight_step);
+    set_batch(plan_->x, own.batch, own.x_step);
+    set_batch(plan_->y, own.batch, own.y_step);
+  }
   // Pedantic forbids every shortcut; without such an algorithm, plain float32 sums, which are not TF32 either.
   const bool chosen = (own.type == ActivationType::kF32 && plan_->choose(CUBLAS_COMPUTE_32F_PEDANTIC)) ||
                       plan_->choose(CUBLAS_COMPUTE_32F);

@@ -1,6 +1,7 @@
-// y = x W^T (+ bias) (+ y) of one shape on the device, by cuBLASLt. float32 is multiplied in float32 (never TF32),
-// bfloat16 with float32 sums. The algorithm is chosen once, at construction; a launch allocates nothing and can be
-// captured into a graph (after one launch outside of a capture, which loads the kernel).
+// y = x W^T (+ bias) (+ y) of one shape on the device, or of many products of that shape side by side, by cuBLASLt.
+// float32 is multiplied in float32 (never TF32), bfloat16 with float32 sums. The algorithm is chosen once, at
+// construction; a launch allocates nothing and can be captured into a graph (after one launch outside of a capture,
+// which loads the kernel).
 //
 // The same shape and inputs give the same bits on one kind of device and cuBLASLt version. A row's bits are NOT the
 // same for every m: another m may get another algorithm and order of sums. Who needs equal bits at any batch size fixes
@@ -10,6 +11,7 @@
 // throw CudaError at construction.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +32,15 @@ struct MatmulShape {
   bool bias = false;                             // [n] of y_type
   bool accumulate = false;                       // y += instead of y =
   std::size_t most_workspace = 32ULL << 20U;     // bytes that the algorithm may ask for
+  // Products side by side in one launch, e.g. one for each head: product i has x + i * x_step, weight + i * weight_step
+  // and y + i * y_step; steps in elements. Heads may interleave in x and y: x_stride is then all heads' width, x_step
+  // one head's. Without a bias.
+  std::int64_t batch = 1;
+  std::int64_t x_step = 0;
+  std::int64_t weight_step = 0;
+  std::int64_t y_step = 0;
+
+  auto operator<=>(const MatmulShape&) const = default;
 };
 
 // Device pointers, each 16-byte aligned.

@@ -285,6 +285,7 @@ __device__ __forceinline__ void multiply_tile(GroupedShared<Tile>& shared, const
       wait_barrier(&shared.filled[at.stage], at.parity);
       multiply_scaled<kCount>(sums, shared_address(shared.weights[at.stage] + warpgroup * 64 * 128),
                               shared_address(shared.tokens[at.stage]), shared.scales[at.stage], scale, lane);
+      __syncwarp();  // every lane has read its scales
       free_stage(shared, at.stage, lane);
       at.advance<Tile::kStages>();
     }

@@ -110,5 +110,54 @@ TEST_F(MatmulDevice, OddFloatShapes) {
         expect_product(library, {m, 37, 61, 1, 3, ActivationType::kF32, ActivationType::kF32, true, m == 2}, random));
 }
 
+// As latent attention multiplies each head's queries with that head's matrix: heads interleave in x and y, and y has
+// channels between them that stay.
+TEST_F(MatmulDevice, ProductsSideBySide) {
+  Random random;
+  const MatmulLibrary library;
+  constexpr std::int64_t kHeads = 5, kWidth = 32, kRope = 16, kRank = 48;
+  for (const ActivationType type : {ActivationType::kF32, ActivationType::kBF16})
+    for (const std::int64_t m : {1, 3, 70}) {
+      MatmulShape shape;
+      shape.m = m;
+      shape.n = kRank;
+      shape.k = kWidth;
+      shape.type = type;
+      shape.y_type = type;
+      shape.batch = kHeads;
+      shape.x_step = kWidth + kRope;
+      shape.x_stride = kHeads * shape.x_step;
+      shape.weight_step = kRank * kWidth;
+      shape.y_step = kRank + kRope;
+      shape.y_stride = kHeads * shape.y_step;
+      const std::vector<float> x = rounded(random.normals(m * shape.x_stride), type);
+      const std::vector<float> weight = rounded(random.normals(kHeads * shape.weight_step), type);
+      const std::vector<float> before = rounded(random.normals(m * shape.y_stride), type);
+      Matmul matmul(library, shape);
+      const DeviceValues device_x(x, type), device_weight(weight, type), y(before, type);
+      const DeviceBuffer<std::byte> workspace(matmul.workspace_bytes() + 1);
+      matmul.launch({device_x.data(), device_weight.data(), nullptr, y.data(), workspace.data()}, nullptr);
+      const std::vector<float> got = y.values();
+      for (std::int64_t at = 0; at < m * shape.y_stride; ++at) {
+        const std::int64_t row = at / shape.y_stride, head = at % shape.y_stride / shape.y_step;
+        const std::int64_t channel = at % shape.y_step;
+        double sum = 0, magnitude = 0;
+        for (std::int64_t i = 0; i < kWidth; ++i) {
+          const double product =
+              double{x[static_cast<std::size_t>(row * shape.x_stride + head * shape.x_step + i)]} *
+              double{weight[static_cast<std::size_t>(head * shape.weight_step + channel % kRank * kWidth + i)]};
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        const bool between = channel >= kRank;
+        if (between) sum = before[static_cast<std::size_t>(at)];
+        const double bound =
+            between ? 0.0 : magnitude * 0x1p-19 + (type == ActivationType::kBF16 ? 0x1p-8 * std::abs(sum) : 0);
+        ASSERT_LE(std::abs(got[static_cast<std::size_t>(at)] - sum), bound)
+            << "rows " << m << ", row " << row << ", head " << head << ", channel " << channel;
+      }
+    }
+}
+
 }  // namespace
 }  // namespace hotset::kernels::cuda
