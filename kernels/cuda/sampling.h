@@ -1,11 +1,13 @@
-// Tokens from logits on the device, one block per row. The order of operations is that of model/sampler.h: repetition
+// Tokens from logits on the device, one launch. The order of operations is that of model/sampler.h: repetition
 // penalty, presence and frequency penalties, bias; then argmax (temperature 0), or temperature, top-k, min-p and top-p,
 // each on what the one before has left, and one draw. Log-probabilities are those of the raw logits.
 //
 // What is kept is exact: values are ordered by (value, lower id first), weights exp((x - largest) / temperature) are
-// taken in double precision and added up as integers of 2^-44, so that no order of summation shows. A token below 2^-45
-// of the best one's weight is never drawn. The random number is Philox 4x32-10 of (seed, position): a token depends on
-// its own row's inputs alone. The CPU sampler has another generator: the distributions are equal, the draws are not.
+// taken in double precision (to 2^-46 of each) and become integers of 2^-44, so that no order of summation shows: the
+// number of blocks that share a row makes no difference to a bit. A token below 2^-45 of the best one's weight is never
+// drawn; log-probabilities add up such integers, too. The random number is Philox 4x32-10 of (seed, position): a token
+// depends on its own row's inputs alone. The CPU sampler has another generator: the distributions are equal, the draws
+// are not.
 #pragma once
 
 #include <cstddef>
@@ -56,6 +58,7 @@ struct SamplingParams {
   std::int32_t* top_ids = nullptr;  // [rows, kMostAlternatives], best first, unused ones -1; null: never asked
   float* top_logprobs = nullptr;    // [rows, kMostAlternatives]; unused ones 0
   std::uint8_t* kept = nullptr;  // [rows, vocabulary] what the filters of rows with a temperature left, 0 or 1; or null
+  std::int32_t blocks_per_row = 0;  // 0: chosen by rows and vocabulary; 1, 2, 4 or 8 (before Hopper always 1)
 };
 
 [[nodiscard]] std::size_t sampling_workspace_bytes(std::int64_t rows, std::int64_t vocabulary);

@@ -33,10 +33,12 @@ struct Answer {
   std::vector<float> logprobs, top_logprobs;
 };
 
+constexpr std::int32_t kBlocksPerRow[] = {0, 1, 2, 4, 8};
+
 // One launch; `counts` may be null.
 Answer sample(const std::vector<float>& logits, std::int64_t vocabulary, const std::vector<SamplingRow>& settings,
               DeviceBuffer<std::uint32_t>* counts, const std::vector<std::int32_t>& bias_ids,
-              const std::vector<float>& bias_values) {
+              const std::vector<float>& bias_values, std::int32_t blocks_per_row = 0) {
   const std::size_t rows = settings.size();
   const auto device_logits = to_device(logits);
   const auto device_settings = to_device(settings);
@@ -65,6 +67,7 @@ Answer sample(const std::vector<float>& logits, std::int64_t vocabulary, const s
   params.top_ids = top_ids.data();
   params.top_logprobs = top_logprobs.data();
   params.kept = kept.data();
+  params.blocks_per_row = blocks_per_row;
   launch_sampling(params, nullptr);
   HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_TRUE(same_bits(to_host(device_logits), logits)) << "the logits were changed";
@@ -139,7 +142,8 @@ TEST_F(SamplingDevice, GreedyWithPenaltiesAsOnTheCpu) {
   for (int step = 0; step < kSteps; ++step) {
     std::vector<float> logits(kRows * kVocabulary);
     for (float& x : logits) x = step % 2 == 0 ? random.normal() : static_cast<float>(random.integer(-3, 3));
-    const Answer answer = sample(logits, kVocabulary, settings, &counts, bias_ids, bias_values);
+    const Answer answer =
+        sample(logits, kVocabulary, settings, &counts, bias_ids, bias_values, kBlocksPerRow[step % 5]);
     for (std::size_t row = 0; row < kRows; ++row) {
       std::vector<float> scratch = slice(logits, static_cast<std::int64_t>(row) * kVocabulary, kVocabulary);
       model::SampledToken expected;
@@ -221,13 +225,14 @@ Model model_of(const std::vector<float>& logits, const SamplingRow& settings) {
   return out;
 }
 
-enum class Logits { kNormal, kFewValues, kEqual, kMasked };
+enum class Logits { kNormal, kFewValues, kEqual, kMasked, kWide };
 
 float draw_logit(Logits kind, Random& random) {
   switch (kind) {
     case Logits::kNormal: return 3.0F * random.normal();
     case Logits::kFewValues: return static_cast<float>(random.integer(-2, 2));
     case Logits::kEqual: return -1.25F;
+    case Logits::kWide: return 60.0F * random.normal();  // most weights are 0
     case Logits::kMasked: return random.integer(0, 9) < 8 ? -kInfinity : random.normal();
   }
   return 0.0F;
@@ -252,8 +257,10 @@ TEST(SamplingModel, PhiloxKnownAnswers) {
 
 TEST_F(SamplingDevice, FiltersAndDrawsAreExact) {
   Random random;
+  std::size_t turn = 0;
   for (const std::int64_t vocabulary : {1, 2, 31, 33, 1000, 1025, 50'257, 262'144})
-    for (const Logits kind : {Logits::kNormal, Logits::kFewValues, Logits::kEqual, Logits::kMasked}) {
+    for (const Logits kind : {Logits::kNormal, Logits::kFewValues, Logits::kEqual, Logits::kMasked, Logits::kWide}) {
+      const std::int32_t blocks = kBlocksPerRow[turn++ % 6 % 5];
       const std::size_t rows = vocabulary > 100'000 ? 6 : 14;
       std::vector<float> logits(rows * static_cast<std::size_t>(vocabulary));
       for (float& x : logits) x = draw_logit(kind, random);
@@ -264,16 +271,16 @@ TEST_F(SamplingDevice, FiltersAndDrawsAreExact) {
         logits[row * static_cast<std::size_t>(vocabulary) +
                static_cast<std::size_t>(random.integer(0, vocabulary - 1))] = kind == Logits::kEqual ? -1.25F : 1.0F;
       }
-      const Answer answer = sample(logits, vocabulary, settings, nullptr, {}, {});
+      const Answer answer = sample(logits, vocabulary, settings, nullptr, {}, {}, blocks);
       for (std::size_t row = 0; row < rows; ++row) {
         const SamplingRow& mine = settings[row];
         const std::vector<float> one = slice(logits, static_cast<std::int64_t>(row) * vocabulary, vocabulary);
         const Model expected = model_of(one, mine);
         const std::string what = "vocabulary " + std::to_string(vocabulary) + ", kind " +
-                                 std::to_string(static_cast<int>(kind)) + ", row " + std::to_string(row) +
-                                 ", temperature " + std::to_string(mine.temperature) + ", top-k " +
-                                 std::to_string(mine.top_k) + ", top-p " + std::to_string(mine.top_p) + ", min-p " +
-                                 std::to_string(mine.min_p);
+                                 std::to_string(static_cast<int>(kind)) + ", blocks " + std::to_string(blocks) +
+                                 ", row " + std::to_string(row) + ", temperature " + std::to_string(mine.temperature) +
+                                 ", top-k " + std::to_string(mine.top_k) + ", top-p " + std::to_string(mine.top_p) +
+                                 ", min-p " + std::to_string(mine.min_p);
         for (std::size_t id = 0; id < one.size(); ++id) {
           ASSERT_EQ(answer.kept[row * one.size() + id], expected.kept[id])
               << what << ": token " << id << " with logit " << one[id];
@@ -305,6 +312,62 @@ TEST_F(SamplingDevice, FiltersAndDrawsAreExact) {
         }
       }
     }
+}
+
+// What shares a row, how many rows there are and where a row stands makes no difference to a bit.
+TEST_F(SamplingDevice, GridAndBatchMakeNoDifference) {
+  Random random;
+  constexpr std::int64_t kVocabulary = 30'011;  // rows begin anywhere between 16-byte boundaries
+  constexpr std::size_t kRows = 150;            // more than fit at once: one block a row
+  constexpr auto kWidth = static_cast<std::size_t>(kVocabulary);
+  std::vector<float> logits(kRows * kWidth);
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = draw_logit(static_cast<Logits>(i / kWidth % 5), random);
+  std::vector<SamplingRow> settings;
+  std::vector<std::int32_t> bias_ids;
+  std::vector<float> bias_values;
+  std::vector<std::uint32_t> counts(kRows * kWidth);
+  for (std::uint32_t& count : counts) {
+    count = random.integer(0, 9) == 0 ? static_cast<std::uint32_t>(random.integer(0, 3)) | kPromptToken : 0;
+  }
+  for (std::size_t row = 0; row < kRows; ++row) {
+    logits[row * kWidth + 17] = 0.5F;
+    settings.push_back(random_settings(kVocabulary, random));
+    SamplingRow& mine = settings.back();
+    if (row % 7 == 0) mine.temperature = 0.0F;
+    if (row % 3 == 0) {
+      mine.slot = static_cast<std::int32_t>(row);
+      mine.repetition_penalty = 1.3F;
+      mine.frequency_penalty = 0.2F;
+    }
+    mine.bias_begin = static_cast<std::int32_t>(bias_ids.size());
+    for (std::int32_t i = 0; row % 4 == 0 && i < 100; ++i) {
+      bias_ids.push_back(i * 300 + 5);
+      bias_values.push_back(random.normal());
+    }
+    mine.bias_count = static_cast<std::int32_t>(bias_ids.size()) - mine.bias_begin;
+  }
+  auto device_counts = to_device(counts);
+  const Answer batch = sample(logits, kVocabulary, settings, &device_counts, bias_ids, bias_values);
+  const std::vector<std::uint32_t> counts_after = to_host(device_counts);
+  for (const std::int32_t blocks : kBlocksPerRow) {
+    device_counts.upload(counts.data(), counts.size());
+    const Answer again = sample(logits, kVocabulary, settings, &device_counts, bias_ids, bias_values, blocks);
+    const std::string what = std::to_string(blocks) + " blocks a row";
+    for (std::size_t row = 0; row < kRows; ++row)
+      ASSERT_EQ(again.tokens[row], batch.tokens[row]) << what << ", " << row;
+    EXPECT_EQ(again.kept, batch.kept) << what;
+    EXPECT_EQ(again.top_ids, batch.top_ids) << what;
+    EXPECT_TRUE(same_bits(again.logprobs, batch.logprobs)) << what;
+    EXPECT_TRUE(same_bits(again.top_logprobs, batch.top_logprobs)) << what;
+    EXPECT_EQ(to_host(device_counts), counts_after) << what;
+  }
+  device_counts.upload(counts.data(), counts.size());
+  for (std::size_t row = 0; row < kRows; row += 11) {
+    const std::vector<float> one = slice(logits, static_cast<std::int64_t>(row) * kVocabulary, kVocabulary);
+    const Answer alone = sample(one, kVocabulary, {settings[row]}, &device_counts, bias_ids, bias_values);
+    ASSERT_EQ(alone.tokens[0], batch.tokens[row]) << "row " << row << " alone";
+    ASSERT_TRUE(same_bits(alone.logprobs, {batch.logprobs[row]})) << "row " << row << " alone";
+  }
 }
 
 // Chi-square of 17 kept tokens: 16 degrees of freedom, above 52 with probability 1e-5. Seeds are fixed.
