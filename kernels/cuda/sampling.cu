@@ -49,23 +49,25 @@ struct RowContext {
 constexpr Weight kBad = 1;  // bits
 constexpr Weight kFinite = 2;
 
-__device__ __forceinline__ Weight flags_of(float x) {
-  return (isnan(x) || x == INFINITY ? kBad : 0) | (x > -INFINITY ? kFinite : 0);
-}
-
 struct BestAndFlags {
   __device__ Pair operator()(const Pair& x, const Pair& y) const { return {max(x.a, y.a), x.b | y.b}; }
 };
 
-// a: the best token's order; b: flags of all logits.
+// a: the best token's order; b: kBad when a logit is NaN or plus infinity, kFinite when one is finite.
 template <bool kKept>
-__device__ Pair load_row(RowKeys<kKept>& row, Weight flags, Team& team) {
-  Pair mine = {0, flags};
-  row.load([&](std::int32_t id, float x) {
-    mine.a = max(mine.a, order_of(order_key(x), id));
-    if (flags == 0) mine.b |= flags_of(x);
+__device__ Pair load_row(RowKeys<kKept>& row, Team& team) {
+  float best = -INFINITY;
+  std::int32_t best_id = 0;  // token 0 has at least this value: right where all have it
+  bool bad = false;
+  row.load([&](std::int32_t id, float x) {  // ascending ids
+    if (x > best) {
+      best = x;
+      best_id = id;
+    }
+    bad |= isnan(x);
   });
-  return team.fold(mine, BestAndFlags{});
+  const Weight flags = (bad || best == INFINITY ? kBad : 0) | (best > -INFINITY ? kFinite : 0);
+  return team.fold(Pair{order_of(order_key(best), best_id), flags}, BestAndFlags{});
 }
 
 __device__ float penalised(float x, std::uint32_t count, const SamplingRow& settings) {
@@ -86,17 +88,16 @@ __device__ bool has_penalties(const SamplingParams& params, const SamplingRow& s
           settings.frequency_penalty != 0.0F);
 }
 
-// Writes the logits after penalties and bias to the workspace. Returns flags of this thread's share of the raw ones,
-// never 0.
+// Writes the logits after penalties and bias to the workspace. Returns flags of this thread's share of the raw ones.
 __device__ Weight adjust(const RowContext& context, const float* logits, float* adjusted) {
   const SamplingParams& params = context.params;
   const SamplingRow& settings = context.settings;
   const std::uint32_t* const counts =
       has_penalties(params, settings) ? params.counts + std::int64_t{settings.slot} * params.vocabulary : nullptr;
-  Weight flags = Weight{4};
+  Weight flags = 0;
   for (std::int32_t id = context.thread(); id < context.vocabulary; id += context.threads()) {
     const float x = logits[id];
-    flags |= flags_of(x);
+    flags |= (isnan(x) || x == INFINITY ? kBad : 0) | (x > -INFINITY ? kFinite : 0);
     adjusted[id] = counts != nullptr ? penalised(x, counts[id], settings) : x;
   }
   context.team.sync();
@@ -283,10 +284,12 @@ __device__ __forceinline__ void sample_row(const RowContext& context, Shared& sh
   const float* const logits = params.logits + context.row * params.stride;
   const bool adjusts = has_penalties(params, settings) || settings.bias_count > 0;
   float* const adjusted = static_cast<float*>(params.workspace) + context.row * params.vocabulary;
-  const Weight flags = adjusts ? adjust(context, logits, adjusted) : 0;
+  Weight flags = adjusts ? adjust(context, logits, adjusted) : 0;
   RowKeys<kKept> row(adjusts ? adjusted : logits, context.vocabulary, team, context.kept);
-  const Pair loaded = load_row(row, flags, team);
-  const bool usable = (loaded.b & (kBad | kFinite)) == kFinite;
+  const Pair loaded = load_row(row, team);
+  // Penalties and bias may make infinities, which are no fault of the row.
+  if (adjusts) flags = team.fold(Pair{0, flags}, BestAndFlags{}).b;
+  const bool usable = (adjusts ? flags : loaded.b) == kFinite;
   if (context.thread() == 0) params.usable[context.row] = usable ? 1 : 0;
   if (!usable) {
     if (context.thread() == 0) params.tokens[context.row] = -1;
@@ -316,7 +319,7 @@ __device__ __forceinline__ void sample_row(const RowContext& context, Shared& sh
   }
   if (adjusts) {
     row = RowKeys<kKept>(logits, context.vocabulary, team, context.kept);
-    largest = value_of_key(key_of_order(load_row(row, kFinite, team).a));
+    largest = value_of_key(key_of_order(load_row(row, team).a));
   }
   write_logprobs(context, cuts, row, largest, token);
 }
@@ -366,6 +369,8 @@ int blocks_for(const SamplingParams& params, const LaunchLimits& limits) {
   if (!limits.hopper) return 1;
   int blocks = kMostBlocks;
   if (params.blocks_per_row != 0) return std::min(params.blocks_per_row, blocks);
+  // A cluster's blocks lie in one part of the device: large clusters do not fill it.
+  while (blocks > 2 && params.rows * blocks > limits.multiprocessors * 5 / 8) blocks /= 2;
   while (blocks > 1 && params.rows * blocks > limits.multiprocessors) blocks /= 2;
   while (blocks > 1 && params.vocabulary <= std::int64_t{blocks / 2} * kFewTokens) blocks /= 2;
   return blocks;

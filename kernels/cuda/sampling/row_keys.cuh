@@ -64,9 +64,14 @@ class RowKeys {
         if constexpr (kKept) kept_[place_of(group)] = keys_of(group, values[i]);
         const std::int32_t id = 4 * group - before_;
         const float four[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+        if (whole(id)) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (id + j >= 0 && id + j < vocabulary_) visit(id + j, four[j]);
+          for (int j = 0; j < 4; ++j) visit(id + j, four[j]);
+        } else {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            if (id + j >= 0 && id + j < vocabulary_) visit(id + j, four[j]);
+          }
         }
       }
     }
@@ -101,7 +106,7 @@ class RowKeys {
     for (int i = 0; i < kLoads; ++i) {
       const std::int32_t id = 4 * (start + 32 * i + lane_id()) - before_;
       if (start + 32 * i + lane_id() >= end_) continue;
-      if (id >= 0 && id + 4 <= vocabulary_) {
+      if (whole(id)) {
         values[i] = *reinterpret_cast<const float4*>(logits_ + id);
       } else {
         const auto one = [&](std::int32_t at) { return at >= 0 && at < vocabulary_ ? logits_[at] : 0.0F; };
@@ -109,9 +114,11 @@ class RowKeys {
       }
     }
   }
+  [[nodiscard]] __device__ bool whole(std::int32_t id) const { return id >= 0 && id + 4 <= vocabulary_; }
   // 0 where no logit is.
   [[nodiscard]] __device__ uint4 keys_of(std::int32_t group, const float4& values) const {
     const std::int32_t id = 4 * group - before_;
+    if (whole(id)) return {order_key(values.x), order_key(values.y), order_key(values.z), order_key(values.w)};
     const auto one = [&](int i, float x) { return id + i >= 0 && id + i < vocabulary_ ? order_key(x) : 0U; };
     return {one(0, values.x), one(1, values.y), one(2, values.z), one(3, values.w)};
   }
