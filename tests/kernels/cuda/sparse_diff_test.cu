@@ -76,11 +76,8 @@ class DiffBatch {
   // The sequences have made their step. One fatal failure with the first difference.
   void run_and_compare() {
     upload_step();
-    slot_of_.fill_bytes(kPoison);
-    misses_.fill_bytes(kPoison);
-    counts_.fill_bytes(kPoison);
-    launch_sparse_diff(params_, nullptr);
-    HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+    before_ = {.blocks = downloaded(blocks_), .lru = downloaded(lru_)};
+    launch_once();
     const auto slot_of = downloaded(slot_of_);
     const auto misses = downloaded(misses_);
     const auto counts = downloaded(counts_);
@@ -127,7 +124,72 @@ class DiffBatch {
     }
   }
 
+  // The last step from the same state again: in one launch, and each row in a launch of its own. Every array comes out
+  // the same, bit for bit.
+  void repeat_and_compare() {
+    const Arrays wanted = arrays();
+    for (const bool alone : {false, true}) {
+      blocks_.upload(before_.blocks.data(), before_.blocks.size());
+      lru_.upload(before_.lru.data(), before_.lru.size());
+      if (!alone) {
+        launch_once();
+      } else {
+        poison_outputs();
+        for (std::size_t b = 0; b < sequences_.size(); ++b) launch_sparse_diff(row_alone(b), nullptr);
+        HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+      }
+      const Arrays got = arrays();
+      const char* const how = alone ? "every row alone" : "once more";
+      ASSERT_EQ(got.slot_of, wanted.slot_of) << how;
+      ASSERT_EQ(got.misses, wanted.misses) << how;
+      ASSERT_EQ(got.counts, wanted.counts) << how;
+      ASSERT_EQ(got.state.blocks, wanted.state.blocks) << how;
+      ASSERT_EQ(got.state.lru, wanted.state.lru) << how;
+    }
+  }
+
  private:
+  struct State {
+    std::vector<std::int32_t> blocks;
+    std::vector<std::uint16_t> lru;
+  };
+  struct Arrays {
+    std::vector<std::int32_t> slot_of;
+    std::vector<SparseMiss> misses;
+    std::vector<SparseDiffCounts> counts;
+    State state;
+  };
+
+  [[nodiscard]] Arrays arrays() const {
+    return {.slot_of = downloaded(slot_of_),
+            .misses = downloaded(misses_),
+            .counts = downloaded(counts_),
+            .state = {.blocks = downloaded(blocks_), .lru = downloaded(lru_)}};
+  }
+  void poison_outputs() {
+    slot_of_.fill_bytes(kPoison);
+    misses_.fill_bytes(kPoison);
+    counts_.fill_bytes(kPoison);
+  }
+  void launch_once() {
+    poison_outputs();
+    launch_sparse_diff(params_, nullptr);
+    HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  [[nodiscard]] SparseDiffParams row_alone(std::size_t b) const {
+    const std::size_t first = b * static_cast<std::size_t>(params_.max_selected);
+    SparseDiffParams params = params_;
+    params.rows += b;
+    params.lengths += b;
+    params.selected += first;
+    params.selected_counts += b;
+    params.slot_of += first;
+    params.misses += first;
+    params.counts += b;
+    params.batch = 1;
+    return params;
+  }
+
   void upload_step() {
     const auto width = static_cast<std::size_t>(params_.max_selected);
     std::vector<std::int32_t> selected(selected_.size(), 0);  // behind n: valid blocks that must not count
@@ -152,6 +214,7 @@ class DiffBatch {
   DeviceBuffer<SparseMiss> misses_;
   DeviceBuffer<SparseDiffCounts> counts_;
   SparseDiffParams params_;
+  State before_;  // of the last step
 };
 
 struct Seen {
@@ -175,6 +238,7 @@ Seen run_steps(DiffBatch& batch, int steps, std::uint64_t seed) {
       seen.unplaced += s.diff().unplaced;
     }
     batch.run_and_compare();
+    if (step % 10 == 9 && !::testing::Test::HasFatalFailure()) batch.repeat_and_compare();
     if (::testing::Test::HasFatalFailure()) return seen;
   }
   return seen;

@@ -77,6 +77,7 @@ class SwapInBatch {
   }
 
   void run_and_compare() {
+    const std::vector<std::byte> before = pool_;
     std::vector<std::int32_t> selected(sequences_.size() * kMostSelectedHere, 0), counts, lengths;
     for (std::size_t b = 0; b < sequences_.size(); ++b) {
       HotSequence& s = *sequences_[b];
@@ -111,6 +112,8 @@ class SwapInBatch {
     HOTSET_CUDA_CHECK(cudaMemcpy(got.data(), device_rows(), got.size(), cudaMemcpyDeviceToHost));
     ASSERT_EQ(first_difference(got, pool_.data(), case_.row_bytes), "");
     compare_slots();
+    repeat_loads(before);
+    if (::testing::Test::HasFatalFailure()) return;
     SwapCounters counters;
     counters_.download(&counters, 1);
     EXPECT_EQ(counters.hits, expected_.hits);
@@ -124,6 +127,36 @@ class SwapInBatch {
   [[nodiscard]] const SwapCounters& expected() const { return expected_; }
 
  private:
+  // The same miss lists into the same pool once more, with other grids, and every row in a launch of its own.
+  void repeat_loads(const std::vector<std::byte>& before) {
+    LoadMissesParams params{.rows = rows_.data(),
+                            .misses = misses_.data(),
+                            .counts = counts_.data(),
+                            .host_rows = host_pool_->device(),
+                            .device_rows = device_rows(),
+                            .row_bytes = case_.row_bytes,
+                            .batch = static_cast<std::int32_t>(sequences_.size()),
+                            .max_selected = kMostSelectedHere};
+    for (const std::int32_t blocks : {case_.io_blocks, 5, 0}) {  // 0: every row alone
+      HOTSET_CUDA_CHECK(cudaMemcpy(device_rows(), before.data(), before.size(), cudaMemcpyHostToDevice));
+      if (blocks > 0) {
+        params.blocks = blocks;
+        launch_load_misses(params, nullptr);
+      }
+      for (std::size_t b = 0; blocks == 0 && b < sequences_.size(); ++b) {
+        LoadMissesParams alone = params;
+        alone.rows += b;
+        alone.misses += b * kMostSelectedHere;
+        alone.counts += b;
+        alone.batch = 1;
+        launch_load_misses(alone, nullptr);
+      }
+      HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
+      std::vector<std::byte> got(pool_.size());
+      HOTSET_CUDA_CHECK(cudaMemcpy(got.data(), device_rows(), got.size(), cudaMemcpyDeviceToHost));
+      ASSERT_EQ(first_difference(got, pool_.data(), case_.row_bytes), "") << blocks << " blocks";
+    }
+  }
   [[nodiscard]] std::size_t buffer_pages(std::size_t b) const {
     const sparse::HotBufferShape& shape = sequences_[b]->shape();
     return static_cast<std::size_t>(pages_for_tokens(std::int64_t{shape.hot_blocks} * shape.block_tokens));
