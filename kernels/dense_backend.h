@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/activations.h"
 #include "kernels/array.h"
@@ -207,6 +208,12 @@ class DenseBackend {
 
   // Copies; the view may go away afterwards.
   [[nodiscard]] virtual std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) = 0;
+  // Matrices of one shape that BatchedMatmulParams takes together; a backend may keep them side by side.
+  [[nodiscard]] virtual std::vector<std::unique_ptr<PackedMatrix>> pack_batch(std::span<const MatrixView> matrices) {
+    std::vector<std::unique_ptr<PackedMatrix>> out;
+    for (const MatrixView& matrix : matrices) out.push_back(pack(matrix));
+    return out;
+  }
   [[nodiscard]] virtual std::unique_ptr<PackedExperts> make_experts(const ExpertsShape& shape) = 0;
 
   virtual void embed(const EmbedParams& params) = 0;

@@ -16,6 +16,8 @@
 
 namespace hotset::model {
 
+struct DeviceSampling;  // model/device_sampler.h
+
 // What the stream keeps of a sequence from step to step. Made by the control plane, then touched by the stream only.
 struct SequenceState {
   sparse::SequenceKv kv;
@@ -25,6 +27,7 @@ struct SequenceState {
   Sampler sampler;
   std::int32_t last_token = -1;  // sampled by the previous step: the next one's input, so nobody waits for it
   bool failed = false;           // NaN logits: rows of later steps are skipped
+  std::shared_ptr<DeviceSampling> sampling;  // what a GPU keeps of a sequence with penalties
 };
 
 struct SequenceStep {

@@ -40,6 +40,7 @@ class Transformer {
   // Logits of `count` consecutive rows of the last forward(): [count, vocabulary] in the device's memory, valid until
   // the next call.
   [[nodiscard]] float* logits(std::int64_t first_row, std::int64_t count);
+  [[nodiscard]] const float* logits_data() const { return logits_.data(); }  // what logits() returns
   [[nodiscard]] std::int64_t max_logits_rows() const { return max_logits_rows_; }
 
  private:

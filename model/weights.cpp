@@ -149,14 +149,19 @@ void WeightLoader::split_kv_b(const std::string& name, LatentAttentionWeights& o
     const std::int64_t value = config_.latent->value_dim;
     const std::int32_t bytes = kernels::block_format(view.type).bytes;
     std::vector<std::byte> all_k, all_v;
+    std::vector<std::vector<std::byte>> absorbing;
+    std::vector<kernels::MatrixView> absorb_k, output_v;
     for (std::int64_t head = 0; head < config_.heads; ++head) {
       const auto k = rows_of(view, head * (nope + value), nope);
       const auto v = rows_of(view, head * (nope + value) + nope, value);
       all_k.insert(all_k.end(), k.begin(), k.end());
       all_v.insert(all_v.end(), v.begin(), v.end());
-      out.absorb_k.push_back(backend_.pack({view.type, view.cols, nope, transposed(k, nope, view.cols, bytes)}));
-      out.output_v.push_back(backend_.pack({view.type, value, view.cols, v}));
+      absorbing.push_back(transposed(k, nope, view.cols, bytes));
+      absorb_k.push_back({view.type, view.cols, nope, absorbing.back()});
+      output_v.push_back({view.type, value, view.cols, v});
     }
+    out.absorb_k = backend_.pack_batch(absorb_k);
+    out.output_v = backend_.pack_batch(output_v);
     out.expand_k = backend_.pack({view.type, config_.heads * nope, view.cols, all_k});
     out.expand_v = backend_.pack({view.type, config_.heads * value, view.cols, all_v});
     for (const Matrix& matrix : out.absorb_k) out.absorb_k_views.push_back(matrix.get());

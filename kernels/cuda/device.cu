@@ -113,6 +113,14 @@ std::unique_ptr<Memory> DeviceArena::allocate(std::int64_t bytes) {
   return std::make_unique<Part>(current_, data);
 }
 
+void* GrowingMemory::reserve(std::int64_t bytes) {
+  if (bytes > bytes_ || pieces_.empty()) {
+    pieces_.push_back(DeviceArena().allocate(bytes));
+    bytes_ = bytes;
+  }
+  return pieces_.back()->data();
+}
+
 std::unique_ptr<Memory> allocate_pinned(std::int64_t bytes) { return std::make_unique<PinnedMemory>(bytes); }
 
 void PinnedBlock::clear() {

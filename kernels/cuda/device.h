@@ -43,6 +43,16 @@ class DeviceArena {
   std::int64_t used_ = 0;
 };
 
+// Memory that grows. What was handed out stays: captured graphs hold its address.
+class GrowingMemory {
+ public:
+  [[nodiscard]] void* reserve(std::int64_t bytes);
+
+ private:
+  std::vector<std::unique_ptr<Memory>> pieces_;
+  std::int64_t bytes_ = 0;
+};
+
 // Pinned host memory; the device reads and writes it in place at the same address.
 [[nodiscard]] std::unique_ptr<Memory> allocate_pinned(std::int64_t bytes);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,30 @@
 
 namespace hotset::testing {
 
+// What a runner is made of.
+struct EngineRequest {
+  model::Checkpoint& checkpoint;
+  KvLayout layout;
+  storage::DevicePoolPages device_pages;
+  std::int32_t host_pages = 0;
+  std::shared_ptr<const sparse::SelectionAlgorithm> keeper;
+  sparse::HotBufferShape hot_shape;  // hot_blocks 0: nothing selects
+  std::int64_t max_selected = 0;     // blocks
+  std::int64_t max_batch = 32;
+  std::int64_t prefill_chunk = 0;  // of all sequences together
+  int threads = 1;
+};
+
+inline std::unique_ptr<model::StepRunner> make_cpu_runner(const EngineRequest& request) {
+  auto backend = kernels::make_cpu_backend(request.threads);
+  auto weights = require(model::load_weights(request.checkpoint, *backend));
+  auto device = require(storage::DevicePool::create(request.layout, request.device_pages));
+  auto host = require(storage::HostPool::create(request.layout, request.host_pages));
+  return std::make_unique<model::StepRunner>(
+      std::move(weights), std::move(backend), std::move(device), std::move(host), request.keeper,
+      model::StepRunnerLimits{.max_batch = request.max_batch, .prefill_chunk = request.prefill_chunk});
+}
+
 struct DriverOptions {
   std::filesystem::path checkpoint;
   sparse::SelectionPolicy policy{.algorithm = nullptr, .threshold = 0};
@@ -34,6 +59,8 @@ struct DriverOptions {
   std::int64_t hot_ring = 128;
   std::int64_t hot_blocks = 0;  // of a hot buffer; 0: the budget
   int threads = 1;
+  // Null: the CPU's.
+  std::function<std::unique_ptr<model::StepExecutor>(const EngineRequest&)> make_runner = nullptr;
 };
 
 struct DriverRequest {
@@ -54,11 +81,9 @@ class EngineDriver {
   explicit EngineDriver(const DriverOptions& options)
       : EngineDriver(options, require(model::open_checkpoint(options.checkpoint))) {}
   EngineDriver(const DriverOptions& options, std::unique_ptr<model::Checkpoint> checkpoint) : options_(options) {
-    auto backend = kernels::make_cpu_backend(options.threads);
-    auto weights = require(model::load_weights(*checkpoint, *backend));
     const auto& algorithm = options.policy.algorithm;
-    const KvLayout layout =
-        model::kv_layout_of(weights->config, options.dtype, algorithm ? algorithm->metadata() : MetadataGeometry{});
+    const KvLayout layout = model::kv_layout_of(checkpoint->config(), options.dtype,
+                                                algorithm ? algorithm->metadata() : MetadataGeometry{});
     const bool keeps = layout.metadata_layers > 0;
     actors::KvPlannerConfig config{
         .layout = layout,
@@ -74,12 +99,23 @@ class EngineDriver {
       demand_.hot_shape = require(sparse::make_hot_buffer_shape(blocks, algorithm->block_tokens(), options.hot_ring));
     }
     planner_ = std::make_unique<actors::KvCachePlanner>(config);
-    auto device =
-        require(storage::DevicePool::create(layout, {.rows = config.device_pages, .metadata = config.metadata_pages}));
-    auto host = require(storage::HostPool::create(layout, config.host_pages));
-    runner_ = std::make_unique<model::StepRunner>(
-        std::move(weights), std::move(backend), std::move(device), std::move(host), keeps ? algorithm : nullptr,
-        model::StepRunnerLimits{.max_batch = 32, .prefill_chunk = options.prefill_chunk * 32});
+    const EngineRequest request{
+        .checkpoint = *checkpoint,
+        .layout = layout,
+        .device_pages = {.rows = config.device_pages, .metadata = config.metadata_pages},
+        .host_pages = config.host_pages,
+        .keeper = keeps ? algorithm : nullptr,
+        .hot_shape = demand_.hot_shape,
+        .max_selected = algorithm ? std::max(algorithm->max_blocks(), algorithm->forced_blocks()) : 0,
+        .prefill_chunk = options.prefill_chunk * 32,
+        .threads = options.threads};
+    if (options.make_runner) {
+      runner_ = options.make_runner(request);
+    } else {
+      auto runner = make_cpu_runner(request);
+      cpu_runner_ = runner.get();
+      runner_ = std::move(runner);
+    }
   }
 
   // Runs the requests together; sequence ids are the requests' numbers from `first_id` on.
@@ -106,7 +142,11 @@ class EngineDriver {
     return answers;
   }
 
-  void observe(std::shared_ptr<sparse::SelectionObserver> observer) { runner_->observe(std::move(observer)); }
+  // Of the CPU's runner.
+  void observe(std::shared_ptr<sparse::SelectionObserver> observer) {
+    HS_CHECK(cpu_runner_ != nullptr, "the runner can be observed");
+    cpu_runner_->observe(std::move(observer));
+  }
   [[nodiscard]] const model::StepStats& stats() const { return stats_; }
   [[nodiscard]] std::int64_t steps_with_two_hot() const { return steps_with_two_hot_; }
   [[nodiscard]] actors::KvCounters counters() const { return planner_->counters(); }
@@ -215,7 +255,8 @@ class EngineDriver {
   DriverOptions options_;
   actors::KvDemand demand_;  // of every request, without its lengths
   std::unique_ptr<actors::KvCachePlanner> planner_;
-  std::unique_ptr<model::StepRunner> runner_;
+  std::unique_ptr<model::StepExecutor> runner_;
+  model::StepRunner* cpu_runner_ = nullptr;
   std::uint64_t step_ = 0;
   model::StepStats stats_;
   std::int64_t steps_with_two_hot_ = 0;

@@ -1,0 +1,260 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "core/concat.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/convert.h"
+#include "kernels/cuda/embed.h"
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/rope.h"
+#include "kernels/cuda/route.h"
+#include "kernels/cuda/weight_matrix.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kUploadBytes = std::int64_t{1} << 20;
+
+ActivationType type_of(ElementType type) {
+  return type == ElementType::kF32 ? ActivationType::kF32 : ActivationType::kBF16;
+}
+
+const WeightMatrix& own_matrix(const PackedMatrix* matrix) {
+  const auto* const own = dynamic_cast<const WeightMatrix*>(matrix);
+  HS_CHECK(own != nullptr, "the matrix was packed by this backend");
+  return *own;
+}
+
+class CudaBackend final : public DenseBackend {
+ public:
+  CudaBackend(const DeviceInfo& device, const DeviceStream& stream, ElementType compute)
+      : device_(device), stream_(stream), compute_(compute), uploader_(stream, arena_) {}
+
+  std::string description() const override {
+    return concat(device_.name, ", ", compute_ == ElementType::kF32 ? "float32" : "bfloat16");
+  }
+
+  std::unique_ptr<Memory> allocate(std::int64_t bytes) override { return arena_.allocate(bytes); }
+  void upload(const void* source, void* target, std::int64_t bytes) override {
+    if (staging_ == nullptr) staging_ = allocate_pinned(kUploadBytes);
+    for (std::int64_t first = 0; first < bytes; first += kUploadBytes) {
+      const std::int64_t count = std::min(kUploadBytes, bytes - first);
+      std::memcpy(staging_->data(), static_cast<const std::byte*>(source) + first, static_cast<std::size_t>(count));
+      stream_.copy(staging_->data(), static_cast<std::byte*>(target) + first, count);
+      stream_.synchronize();
+    }
+  }
+  ElementType activation_type() const override { return compute_; }
+
+  std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) override { return uploader_.upload(matrix, compute_); }
+
+  std::vector<std::unique_ptr<PackedMatrix>> pack_batch(std::span<const MatrixView> matrices) override {
+    return uploader_.upload_batch(matrices, compute_);
+  }
+  std::unique_ptr<PackedExperts> make_experts(const ExpertsShape& shape) override {
+    return std::make_unique<DeviceExperts>(shape, compute_, uploader_, arena_);
+  }
+
+  void embed(const EmbedParams& params) override {
+    const WeightMatrix& table = own_matrix(params.table);
+    launch_embed({.table = table.data(),
+                  .table_type = type_of(table.type()),
+                  .tokens = params.tokens,
+                  .out = params.out,
+                  .out_type = ActivationType::kF32,
+                  .count = params.count,
+                  .vocabulary = table.rows(),
+                  .hidden = table.cols()},
+                 stream_.get());
+  }
+
+  void rms_norm(const RmsNormParams& params) override {
+    launch_rms_norm({.in = params.in,
+                     .in_type = ActivationType::kF32,
+                     .in_stride = params.stride,
+                     .weight = params.weight,
+                     .out = params.out.data(),
+                     .out_type = type_of(params.out.type()),
+                     .out_stride = params.stride,
+                     .rows = params.rows,
+                     .width = params.width,
+                     .epsilon = params.epsilon},
+                    stream_.get());
+  }
+
+  void layer_norm(const LayerNormParams& params) override {
+    launch_layer_norm({.in = params.in,
+                       .weight = params.weight,
+                       .bias = params.bias,
+                       .out = params.out,
+                       .rows = params.rows,
+                       .width = params.width,
+                       .epsilon = params.epsilon},
+                      stream_.get());
+  }
+
+  void rope(const RopeParams& params) override {
+    launch_rope({.x = params.x,
+                 .type = ActivationType::kF32,
+                 .row_stride = params.row_stride,
+                 .positions = params.positions,
+                 .inv_freq = params.inv_freq,
+                 .rows = params.rows,
+                 .heads = params.heads,
+                 .head_dim = params.head_dim,
+                 .rotary_dim = params.rotary_dim,
+                 .attention_factor = params.attention_factor},
+                stream_.get());
+  }
+
+  void matmul(const MatmulParams& params) override {
+    if (params.m <= 0) return;
+    const WeightMatrix& weight = own_matrix(params.weight);
+    const std::int64_t k = weight.cols();
+    std::int64_t x_stride = params.x_stride == 0 ? k : params.x_stride;
+    const void* x = params.x.data();
+    if (params.x.type() != weight.type()) {
+      x = converted(params.x, x_stride, k, params.m, 1, k, weight.type());
+      x_stride = k;
+    }
+    multiply(weight, x, params.bias, params.y.data(),
+             {.m = params.m,
+              .n = weight.rows(),
+              .k = k,
+              .x_stride = x_stride,
+              .y_stride = params.y_stride == 0 ? weight.rows() : params.y_stride,
+              .type = type_of(weight.type()),
+              .y_type = type_of(params.y.type()),
+              .bias = params.bias != nullptr,
+              .accumulate = params.accumulate});
+  }
+
+  void batched_matmul(const BatchedMatmulParams& params) override {
+    if (params.m <= 0 || params.batch <= 0) return;
+    const WeightMatrix& first = own_matrix(params.weights[0]);
+    const std::int64_t k = first.cols();
+    const std::int64_t step = first.rows() * k;
+    const WeightMatrix& last = own_matrix(params.weights[params.batch - 1]);
+    HS_CHECK(static_cast<const std::byte*>(last.data()) - static_cast<const std::byte*>(first.data()) ==
+                 (params.batch - 1) * step * element_bytes(first.type()),
+             "the matrices were packed as a batch");
+    const void* x = params.x.data();
+    std::int64_t x_stride = params.x_stride;
+    std::int64_t x_step = params.x_distance;
+    if (params.x.type() != first.type()) {
+      x = converted(params.x, params.x_stride, params.x_distance, params.m, params.batch, k, first.type());
+      x_stride = params.batch * k;
+      x_step = k;
+    }
+    multiply(first, x, nullptr, params.y.data(),
+             {.m = params.m,
+              .n = first.rows(),
+              .k = k,
+              .x_stride = x_stride,
+              .y_stride = params.y_stride,
+              .type = type_of(first.type()),
+              .y_type = type_of(params.y.type()),
+              .batch = params.batch,
+              .x_step = x_step,
+              .weight_step = step,
+              .y_step = params.y_distance});
+  }
+
+  void copy_columns(const CopyColumnsParams& params) override {
+    launch_convert_rows({.in = params.source,
+                         .in_stride = params.source_stride,
+                         .out = params.target,
+                         .out_stride = params.target_stride,
+                         .rows = params.rows,
+                         .width = params.width},
+                        stream_.get());
+  }
+
+  void silu_gate(const SiluGateParams& params) override {
+    launch_silu_gate({.gate = params.gate,
+                      .up = params.up,
+                      .out = params.out.data(),
+                      .out_type = type_of(params.out.type()),
+                      .rows = params.rows,
+                      .width = params.width},
+                     stream_.get());
+  }
+
+  void route(const RouteParams& params) override { launch_route(params, stream_.get()); }
+
+  void experts(const ExpertsParams& params) override {
+    const auto* const own = dynamic_cast<const DeviceExperts*>(params.experts);
+    HS_CHECK(own != nullptr, "the experts were packed by this backend");
+    const ExpertWeights weights = own->weights();
+    const auto bytes = static_cast<std::int64_t>(experts_workspace_bytes(weights, params.rows, params.per_token));
+    launch_experts({.experts = weights,
+                    .x = params.x.data(),
+                    .x_type = type_of(params.x.type()),
+                    .ids = params.ids,
+                    .weights = params.weights,
+                    .per_token = params.per_token,
+                    .rows = params.rows,
+                    .out = params.out,
+                    .workspace = experts_.reserve(bytes)},
+                   stream_.get());
+  }
+
+ private:
+  // [rows, batch * width] of `type`, from rows of `batch` parts that lie `distance` apart.
+  const void* converted(Activations x, std::int64_t stride, std::int64_t distance, std::int64_t rows,
+                        std::int64_t batch, std::int64_t width, ElementType type) {
+    const std::int64_t bytes = rows * batch * width * element_bytes(type);
+    auto* const out = static_cast<std::byte*>(converted_.reserve(bytes));
+    const bool one_pattern = stride == batch * distance;  // all parts of all rows lie equally far apart
+    const std::int64_t calls = one_pattern ? 1 : batch;
+    for (std::int64_t i = 0; i < calls; ++i) {
+      launch_convert_rows({.in = static_cast<const std::byte*>(x.data()) + i * distance * element_bytes(x.type()),
+                           .in_type = type_of(x.type()),
+                           .in_stride = one_pattern ? distance : stride,
+                           .out = out + i * width * element_bytes(type),
+                           .out_type = type_of(type),
+                           .out_stride = one_pattern ? width : batch * width,
+                           .rows = one_pattern ? rows * batch : rows,
+                           .width = width},
+                          stream_.get());
+    }
+    return out;
+  }
+
+  void multiply(const WeightMatrix& weight, const void* x, const float* bias, void* y, const MatmulShape& shape) {
+    auto found = products_.find(shape);
+    if (found == products_.end()) {
+      found = products_.emplace(shape, Matmul(library_, shape)).first;
+      (void)workspace_.reserve(static_cast<std::int64_t>(found->second.workspace_bytes()));
+    }
+    found->second.launch({.x = x, .weight = weight.data(), .bias = bias, .y = y, .workspace = workspace_.reserve(0)},
+                         stream_.get());
+  }
+
+  DeviceInfo device_;
+  const DeviceStream& stream_;
+  ElementType compute_;
+  DeviceArena arena_;
+  WeightUploader uploader_;
+  std::unique_ptr<Memory> staging_;
+  MatmulLibrary library_;
+  std::map<MatmulShape, Matmul> products_;
+  GrowingMemory workspace_, converted_, experts_;
+};
+
+}  // namespace
+
+std::unique_ptr<DenseBackend> make_cuda_backend(const DeviceInfo& device, const DeviceStream& stream,
+                                                ElementType compute) {
+  return std::make_unique<CudaBackend>(device, stream, compute);
+}
+
+}  // namespace hotset::kernels::cuda

@@ -1,0 +1,540 @@
+#include "model/device_attention.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/check.h"
+#include "kernels/cuda/convert.h"
+#include "kernels/cuda/load_keys.h"
+#include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/row_places.h"
+#include "kernels/cuda/selection/block_scores.h"
+#include "kernels/cuda/selection/index_scores.h"
+#include "kernels/cuda/selection/low_rank_scores.h"
+#include "kernels/cuda/selection/store_metadata.h"
+#include "kernels/cuda/selection/top_k.h"
+#include "kernels/cuda/slot_lists.h"
+#include "kernels/cuda/sparse_attention.h"
+#include "kernels/cuda/swap_in.h"
+
+namespace hotset::model {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr std::int64_t kPieceTokens = 4096;  // of earlier rows brought or expanded at once; whole prefill tiles
+constexpr std::int64_t kSelectedRows = 256;  // of a prompt that select together
+static_assert(kPieceTokens % (cuda::kPrefillPieceTiles * kPageTokens) == 0);
+
+cuda::ActivationType type_of(kernels::ElementType type) {
+  return type == kernels::ElementType::kF32 ? cuda::ActivationType::kF32 : cuda::ActivationType::kBF16;
+}
+
+}  // namespace
+
+DeviceAttention::DeviceAttention(const AttentionShape& shape, const ModelWeights& weights,
+                                 kernels::DenseBackend& backend, const cuda::DeviceStream& stream,
+                                 const cuda::DeviceInfo& device, sparse::DeviceKv& kv,
+                                 const sparse::SelectionAlgorithm* keeper, const Limits& limits)
+    : shape_(shape),
+      weights_(weights),
+      backend_(backend),
+      stream_(stream),
+      device_(device),
+      kv_(kv),
+      keeper_(keeper),
+      limits_(limits) {
+  const sparse::DeviceTables& tables = kv.tables();
+  const std::int64_t rows = std::max<std::int64_t>(limits.max_prompt_rows, tables.max_batch);
+  new_slots_ = backend.array<std::int64_t>(rows);
+  new_pages_ = backend.array<std::int32_t>(rows);
+  new_offsets_ = backend.array<std::int32_t>(rows);
+  const std::int64_t listed = std::max<std::int64_t>(kSelectedRows, tables.max_batch);
+  list_counts_ = backend.array<std::int32_t>(listed);
+  arrivals_ = backend.array<std::int32_t>(listed * shape.heads);
+  slot_of_ = backend.array<std::int32_t>(tables.max_batch * tables.max_selected);
+  misses_ = backend.array<cuda::SparseMiss>(tables.max_batch * tables.max_selected);
+  diff_counts_ = backend.array<cuda::SparseDiffCounts>(tables.max_batch);
+  swap_totals_ = backend.array<cuda::SwapTotals>(tables.max_batch);
+  std::vector<std::int32_t> pages(static_cast<std::size_t>(pages_for_tokens(limits.max_tokens) + 2));
+  std::iota(pages.begin() + 1, pages.end(), 0);
+  own_pages_ = backend.array_of(std::span<const std::int32_t>(pages));
+  // A chunk of a parked sequence lies in a ring as long as itself, or in a buffer of the whole layer.
+  cuda::HotRow streamed{.device_pages = own_pages_.data() + 1};
+  if (!streams_whole_layers()) {
+    streamed.device_pages = own_pages_.data();
+    streamed.hot_blocks = 1;  // one page of a buffer before the ring: the first entry
+    streamed.ring_tokens = static_cast<std::int32_t>(round_up(limits.max_prompt_rows, kPageTokens));
+  }
+  streamed_row_ = backend.array_of(std::span<const cuda::HotRow>(&streamed, 1));
+  if (keeper == nullptr || keeper->basis() == nullptr) return;
+  for (std::int32_t layer = 0; layer < tables.layers; ++layer)
+    basis_.push_back(backend.array_of(keeper->basis()->of(layer)));
+}
+
+void DeviceAttention::begin_decode(const DecodeBatch& batch, const DecodeShape& shape) {
+  batch_ = &batch;
+  decode_ = shape;
+  slice_ = nullptr;
+}
+
+void DeviceAttention::begin_prompt(const SequenceSlice& slice, const std::int64_t* positions,
+                                   const std::int64_t* metadata_positions) {
+  slice_ = &slice;
+  positions_ = positions;
+  metadata_positions_ = metadata_positions;
+  batch_ = nullptr;
+}
+
+void DeviceAttention::run(std::uint64_t /*step*/, const LayerAttention& layer,
+                          std::span<const SequenceSlice> /*slices*/) {
+  if (batch_ != nullptr) {
+    decode(layer);
+  } else {
+    prompt(layer);
+  }
+}
+
+void DeviceAttention::store(const LayerAttention& layer, const Targets& targets) {
+  const MetadataGeometry& metadata = kv_.layout().metadata;
+  const bool index_keys = metadata.kind == MetadataGeometry::Kind::kIndexKeys;
+  const float* const keys = index_keys ? layer.index_k : layer.k;
+  const bool keeps = keeper_ != nullptr && metadata_layer(layer.layer) >= 0 && keys != nullptr;
+  cuda::launch_row_places({.positions = targets.positions,
+                           .rows = targets.rows,
+                           .row_stride = targets.row_stride,
+                           .slots = new_slots_.data(),
+                           .metadata_positions = targets.metadata_positions,
+                           .metadata_pages = keeps ? targets.metadata_pages : nullptr,
+                           .metadata_stride = targets.metadata_stride,
+                           .pages = new_pages_.data(),
+                           .offsets = new_offsets_.data(),
+                           .count = targets.count},
+                          stream_.get());
+  const KvGeometry& geometry = kv_.geometry();
+  cuda::launch_store_rows({.geometry = geometry,
+                           .k = layer.k,
+                           .k_stride = geometry.key_elements(),
+                           .v = layer.v,
+                           .v_stride = geometry.value_elements(),
+                           .pool = targets.row_pool,
+                           .slots = new_slots_.data(),
+                           .rows = targets.count},
+                          stream_.get());
+  if (!keeps) return;
+  cuda::launch_store_metadata(
+      {.geometry = metadata,
+       .keys = keys,
+       .stride = std::int64_t{metadata.kv_heads} * metadata.dim,
+       .basis = basis_.empty() ? nullptr : basis_[static_cast<std::size_t>(layer.layer.value())].data(),
+       .pool = targets.metadata_pool,
+       .pages = new_pages_.data(),
+       .offsets = new_offsets_.data(),
+       .rows = targets.count},
+      stream_.get());
+}
+
+void DeviceAttention::decode(const LayerAttention& layer) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  const cuda::HotRow* const rows = tables.hot_rows_of(layer.layer);
+  const std::int32_t metadata = metadata_layer(layer.layer);
+  store(layer, {.positions = batch_->positions(),
+                .metadata_positions = batch_->metadata_positions(),
+                .rows = rows,
+                .row_pool = kv_.row_pool(),
+                .metadata_pages = metadata < 0 ? nullptr : tables.metadata_of(0, metadata),
+                .metadata_stride = tables.metadata_layers * tables.pages,
+                .metadata_pool = kv_.metadata_pool(),
+                .count = decode_.rows});
+  if (!layer.shares_selection) {
+    selected_layer_ = layer.layer;
+    if (decode_.most_blocks > 0) select(layer);
+  }
+  kv_.share_selection(layer.layer, selected_layer_);
+  const std::int32_t* const selected = tables.selection_of(selected_layer_, 0);
+  const std::int32_t* const selected_counts = tables.selection_counts_of(selected_layer_);
+  const auto most_selected = static_cast<std::int32_t>(tables.max_selected);
+  if (decode_.hot) {
+    cuda::launch_swap_in({.diff = {.rows = rows,
+                                   .lengths = batch_->lengths(),
+                                   .selected = selected,
+                                   .selected_counts = selected_counts,
+                                   .slot_of = slot_of_.data(),
+                                   .misses = misses_.data(),
+                                   .counts = diff_counts_.data(),
+                                   .batch = decode_.rows,
+                                   .max_selected = most_selected,
+                                   .max_hot_blocks = kv_.limits().largest_hot.hot_blocks},
+                          .host_rows = kv_.host_rows(layer.layer),
+                          .device_rows = kv_.row_pool(),
+                          .row_bytes = kv_.geometry().row_bytes()},
+                         stream_.get());
+    cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
+  }
+  cuda::launch_slot_lists({.rows = rows,
+                           .lengths = batch_->lengths(),
+                           .blocks = decode_.most_blocks > 0 ? selected : nullptr,
+                           .block_counts = selected_counts,
+                           .slot_of = slot_of_.data(),
+                           .slots = static_cast<std::int32_t*>(lists_.reserve(decode_.rows * decode_.longest_list * 4)),
+                           .counts = list_counts_.data(),
+                           .slot_stride = decode_.longest_list,
+                           .max_count = decode_.longest_list,
+                           .max_selected = most_selected,
+                           .row_block_tokens = batch_->block_tokens(),
+                           .batch = decode_.rows},
+                          stream_.get());
+  attend(layer, 0, decode_.rows, decode_.longest_list, kv_.row_pool());
+}
+
+void DeviceAttention::select(const LayerAttention& layer) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  const std::int32_t metadata = metadata_layer(layer.layer);
+  const float* scores = nullptr;
+  if (decode_.longest_scored > 0) {
+    scores = score(layer, {.lengths = batch_->scored_lengths(),
+                           .first = batch_->first(),
+                           .last = batch_->last(),
+                           .pool = kv_.metadata_pool(),
+                           .pages = tables.metadata_of(0, metadata),
+                           .page_stride = tables.metadata_layers * tables.pages,
+                           .rows = decode_.rows,
+                           .max_length = decode_.longest_scored});
+  }
+  cuda::launch_top_k({.scores = scores,
+                      .stride = decode_.longest_scored,
+                      .lengths = batch_->blocks(),
+                      .first = batch_->first(),
+                      .last = batch_->last(),
+                      .k = batch_->budgets(),
+                      .rows = decode_.rows,
+                      .max_length = decode_.most_blocks,
+                      .out = tables.selection_of(layer.layer, 0),
+                      .out_stride = tables.max_selected,
+                      .counts = tables.selection_counts_of(layer.layer)},
+                     stream_.get());
+}
+
+// [rows, max_length], by block.
+float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scoring) {
+  const MetadataGeometry& geometry = keeper_->metadata();
+  auto* const scores = static_cast<float*>(scores_.reserve(scoring.rows * scoring.max_length * 4));
+  const cuda::ScoredPages rows{.geometry = geometry,
+                               .pool = scoring.pool,
+                               .pages = scoring.pages,
+                               .page_stride = scoring.page_stride,
+                               .query_rows = scoring.query_rows,
+                               .lengths = scoring.lengths,
+                               .rows = scoring.rows,
+                               .max_length = scoring.max_length,
+                               .scores = scores,
+                               .stride = scoring.max_length};
+  const std::int64_t q_stride = std::int64_t{shape_.heads} * kv_.geometry().key_dim;
+  switch (geometry.kind) {
+    case MetadataGeometry::Kind::kIndexKeys:
+      HS_CHECK(layer.index_q != nullptr && layer.index_weights != nullptr, "DSA needs the indexer's queries");
+      cuda::launch_index_scores({.rows = rows,
+                                 .q = layer.index_q,
+                                 .q_stride = std::int64_t{layer.index_heads} * geometry.dim,
+                                 .weights = layer.index_weights,
+                                 .heads = layer.index_heads},
+                                stream_.get());
+      break;
+    case MetadataGeometry::Kind::kLowRankKeys: {
+      const auto bytes = cuda::low_rank_workspace_bytes(scoring.rows, scoring.max_length, shape_.heads, geometry.rank);
+      cuda::launch_low_rank_scores({.rows = rows,
+                                    .q = layer.q,
+                                    .q_stride = q_stride,
+                                    .basis = basis_[static_cast<std::size_t>(layer.layer.value())].data(),
+                                    .heads = shape_.heads,
+                                    .scale = shape_.scale,
+                                    .workspace = score_workspace_.reserve(static_cast<std::int64_t>(bytes))},
+                                   stream_.get());
+      break;
+    }
+    case MetadataGeometry::Kind::kBlockBounds: {
+      const auto bytes =
+          cuda::block_workspace_bytes(scoring.rows, scoring.max_length, geometry.block_tokens, shape_.heads);
+      cuda::launch_block_scores({.rows = rows,
+                                 .q = layer.q,
+                                 .q_stride = q_stride,
+                                 .first = scoring.first,
+                                 .last = scoring.last,
+                                 .heads = shape_.heads,
+                                 .combine = keeper_->combine(),
+                                 .scale = shape_.scale,
+                                 .workspace = score_workspace_.reserve(static_cast<std::int64_t>(bytes))},
+                                stream_.get());
+      break;
+    }
+    case MetadataGeometry::Kind::kNone: HS_CHECK(false, "what keeps nothing is not scored");
+  }
+  return scores;
+}
+
+// Queries [first_row, first_row + rows) over the lists in lists_.
+void DeviceAttention::attend(const LayerAttention& layer, std::int64_t first_row, std::int64_t rows,
+                             std::int64_t max_count, const std::byte* pool) {
+  const KvGeometry& geometry = kv_.geometry();
+  const std::int64_t q_width = std::int64_t{shape_.heads} * geometry.key_dim;
+  const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
+  const kernels::ActivationsOut out = layer.context.from(first_row * out_width);
+  const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(geometry, shape_.heads, rows, max_count);
+  cuda::launch_sparse_attention({.geometry = geometry,
+                                 .q_type = cuda::ActivationType::kF32,
+                                 .out_type = type_of(out.type()),
+                                 .q = layer.q + first_row * q_width,
+                                 .q_stride = q_width,
+                                 .pool = pool,
+                                 .slot_type = cuda::SlotType::kInt32,
+                                 .slots = lists_.reserve(rows * max_count * 4),
+                                 .slot_stride = max_count,
+                                 .counts = list_counts_.data(),
+                                 .max_count = max_count,
+                                 .out = out.data(),
+                                 .out_stride = out_width,
+                                 .rows = rows,
+                                 .heads = shape_.heads,
+                                 .scale = shape_.scale,
+                                 .workspace = attention_workspace_.reserve(bytes),
+                                 .arrivals = arrivals_.data()},
+                                stream_.get());
+}
+
+void DeviceAttention::prompt(const LayerAttention& layer) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  const std::int32_t metadata = metadata_layer(layer.layer);
+  const std::int64_t first = slice_->first_position;
+  const std::int64_t end = first + slice_->rows;
+  if (!streamed()) {
+    store(layer, {.positions = positions_,
+                  .metadata_positions = metadata_positions_,
+                  .rows = tables.hot_rows_of(layer.layer) + tables.max_batch,
+                  .row_stride = 0,
+                  .row_pool = kv_.row_pool(),
+                  .metadata_pages = metadata < 0 ? nullptr : tables.metadata_of(tables.max_batch, metadata),
+                  .metadata_pool = kv_.metadata_pool(),
+                  .count = slice_->rows});
+  } else {
+    const bool whole = streams_whole_layers();
+    const std::int64_t buffer = round_up(whole ? limits_.max_tokens : limits_.max_prompt_rows, kPageTokens);
+    auto* const rows = static_cast<std::byte*>(chunk_rows_.reserve(buffer * kv_.geometry().row_bytes()));
+    const bool keeps = slice_->kv->keeps_metadata && metadata >= 0;
+    auto* const kept = keeps ? static_cast<std::byte*>(metadata_rows_.reserve(pages_for_tokens(limits_.max_tokens) *
+                                                                              kv_.layout().metadata.page_bytes()))
+                             : nullptr;
+    using Direction = sparse::DeviceKv::Direction;
+    if (whole)
+      kv_.move_parked_rows(*slice_->kv, layer.layer, 0, first, rows, buffer, Direction::kToDevice, *slice_->traffic);
+    // The pages that the chunk's rows lie in, and what is before them where it is scored.
+    const std::int64_t known = whole ? 0 : first / kPageTokens * kPageTokens;
+    if (keeps)
+      kv_.move_parked_metadata(*slice_->kv, metadata, known, first, kept, Direction::kToDevice, *slice_->traffic);
+    store(layer, {.positions = positions_,
+                  .metadata_positions = metadata_positions_,
+                  .rows = streamed_row_.data(),
+                  .row_stride = 0,
+                  .row_pool = rows,
+                  .metadata_pages = keeps ? own_pages_.data() + 1 : nullptr,
+                  .metadata_pool = kept,
+                  .count = slice_->rows});
+    kv_.move_parked_rows(*slice_->kv, layer.layer, first, end, rows, buffer, Direction::kToHost, *slice_->traffic);
+    if (keeps) kv_.move_parked_metadata(*slice_->kv, metadata, first, end, kept, Direction::kToHost, *slice_->traffic);
+  }
+  if (!layer.shares_selection) selected_layer_ = layer.layer;
+  const std::int64_t dense = slice_->dense_prompt_rows();
+  if (dense > 0) prompt_dense(layer, dense);
+  if (dense < slice_->rows) prompt_selected(layer, dense);
+}
+
+DeviceAttention::Piece DeviceAttention::piece(const LayerAttention& layer, std::int64_t first, std::int64_t end) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  if (!streamed())
+    return {.pool = kv_.row_pool(), .pages = tables.rows_of(tables.max_batch, layer.layer) + first / kPageTokens};
+  const std::int64_t row_bytes = kv_.geometry().row_bytes();
+  if (streams_whole_layers()) {
+    auto* const rows = static_cast<std::byte*>(chunk_rows_.reserve(0));
+    return {.pool = rows + first * row_bytes, .pages = own_pages_.data() + 1};
+  }
+  auto* const rows = static_cast<std::byte*>(piece_rows_.reserve(kPieceTokens * row_bytes));
+  kv_.move_parked_rows(*slice_->kv, layer.layer, first, end, rows, kPieceTokens, sparse::DeviceKv::Direction::kToDevice,
+                       *slice_->traffic);
+  return {.pool = rows, .pages = own_pages_.data() + 1};
+}
+
+// The slice's first `rows` rows, over everything before them.
+void DeviceAttention::prompt_dense(const LayerAttention& layer, std::int64_t rows) {
+  const bool latent = weights_.config.latent.has_value();
+  KvGeometry geometry = kv_.geometry();
+  if (latent) {
+    const LatentConfig& config = *weights_.config.latent;
+    geometry = {.layers = geometry.layers,
+                .kv_heads = shape_.heads,
+                .key_dim = config.nope_dim + config.rope_dim,
+                .value_dim = config.value_dim,
+                .dtype = backend_.activation_type() == kernels::ElementType::kF32 ? KvDType::kF32 : KvDType::kBF16};
+  }
+  const kernels::ActivationsOut out = latent ? layer.expanded_context : layer.context;
+  const std::int64_t q_width = std::int64_t{shape_.heads} * geometry.key_dim;
+  const std::int64_t end = slice_->first_position + rows;
+  const std::int64_t workspace = cuda::prefill_attention_workspace_bytes(geometry, shape_.heads, rows);
+  const std::int64_t step = !latent && !streamed() ? end : kPieceTokens;
+  cuda::PrefillAttentionDeviceParams params{.geometry = geometry,
+                                            .q = latent ? layer.expanded_q : layer.q,
+                                            .q_stride = q_width,
+                                            .rows = rows,
+                                            .first_position = slice_->first_position,
+                                            .out = out.data(),
+                                            .out_stride = std::int64_t{shape_.heads} * geometry.value_dim,
+                                            .heads = shape_.heads,
+                                            .scale = shape_.scale,
+                                            .workspace = prefill_workspace_.reserve(workspace)};
+  params.activation = type_of(out.type());
+  if (out.type() != kernels::ElementType::kF32) {  // queries are rounded to the type of the result either way
+    void* const q = converted_.reserve(rows * q_width * element_bytes(out.type()));
+    cuda::launch_convert_rows({.in = params.q, .out = q, .out_type = params.activation, .rows = rows, .width = q_width},
+                              stream_.get());
+    params.q = q;
+  }
+  cuda::ExpandedKeysValues expanded;
+  for (std::int64_t first = 0; first < end; first += step) {
+    const std::int64_t piece_end = std::min(end, first + step);
+    const Piece rows_of_piece = piece(layer, first, piece_end);
+    if (latent) {
+      expand(layer.layer, rows_of_piece, piece_end - first);
+      const LatentConfig& config = *weights_.config.latent;
+      const std::int64_t element = element_bytes(backend_.activation_type());
+      expanded = {.keys = expanded_keys_.reserve(0),
+                  .key_row_stride = std::int64_t{shape_.heads} * config.nope_dim,
+                  .key_head_stride = config.nope_dim,
+                  .shared_keys = static_cast<std::byte*>(latents_.reserve(0)) + config.kv_rank * element,
+                  .shared_row_stride = kv_.geometry().key_dim,
+                  .shared_dim = config.rope_dim,
+                  .values = expanded_values_.reserve(0),
+                  .value_row_stride = std::int64_t{shape_.heads} * config.value_dim,
+                  .value_head_stride = config.value_dim};
+      params.expanded = &expanded;
+    } else {
+      params.pool = rows_of_piece.pool;
+      params.pages = rows_of_piece.pages;
+    }
+    params.first_tile = first / kPageTokens;
+    params.tile_count = pages_for_tokens(piece_end - first);
+    params.begin = first == 0;
+    params.finish = piece_end == end;
+    cuda::launch_prefill_attention(params, stream_.get());
+  }
+}
+
+// K and V of every head of the piece's `rows` rows. The products always have kPieceTokens rows, so that a row's numbers
+// do not depend on how many there are.
+void DeviceAttention::expand(LayerId layer, const Piece& piece, std::int64_t rows) {
+  const auto& weights =
+      std::get<LatentAttentionWeights>(weights_.layers[static_cast<std::size_t>(layer.value())].attention);
+  const kernels::ElementType type = backend_.activation_type();
+  const std::int64_t element = element_bytes(type);
+  const std::int64_t key_dim = kv_.geometry().key_dim;
+  void* const latents = latents_.reserve(kPieceTokens * key_dim * element);
+  cuda::launch_load_keys({.geometry = kv_.geometry(),
+                          .pool = piece.pool,
+                          .pages = piece.pages,
+                          .last = rows,
+                          .out = latents,
+                          .out_type = type_of(type)},
+                         stream_.get());
+  const auto product = [&](const Matrix& weight, cuda::GrowingMemory& out) {
+    backend_.matmul({.x = {latents, type},
+                     .x_stride = key_dim,
+                     .weight = weight.get(),
+                     .y = {out.reserve(kPieceTokens * weight->rows() * element), type},
+                     .m = kPieceTokens});
+  };
+  product(weights.expand_k, expanded_keys_);
+  product(weights.expand_v, expanded_values_);
+}
+
+// The slice's rows from `first` on, each over its selection.
+void DeviceAttention::prompt_selected(const LayerAttention& layer, std::int64_t first) {
+  const std::int64_t most = slice_->budget * slice_->selection->block_tokens();
+  HS_CHECK(slice_->budget <= kv_.tables().max_selected, "the selection fits");
+  if (!layer.shares_selection) select_prompt_rows(layer, first, slice_->rows - first);
+  const bool whole = streamed();
+  const std::byte* const pool = whole ? static_cast<const std::byte*>(chunk_rows_.reserve(0)) : kv_.row_pool();
+  const sparse::DeviceTables& tables = kv_.tables();
+  const auto* const selected = static_cast<const std::int32_t*>(prompt_selection_.reserve(0));
+  const auto* const counts = static_cast<const std::int32_t*>(prompt_counts_.reserve(0));
+  const auto* const numbers = static_cast<const std::int64_t*>(prompt_numbers_.reserve(0));
+  const auto* const lengths32 = reinterpret_cast<const std::int32_t*>(numbers + 4 * limits_.max_prompt_rows);
+  for (std::int64_t begin = first; begin < slice_->rows; begin += kSelectedRows) {
+    const std::int64_t rows = std::min(kSelectedRows, slice_->rows - begin);
+    const std::int64_t at = begin - first;
+    cuda::launch_slot_lists({.rows = whole ? streamed_row_.data() : tables.hot_rows_of(layer.layer) + tables.max_batch,
+                             .row_stride = 0,
+                             .lengths = lengths32 + at,
+                             .blocks = selected + at * slice_->budget,
+                             .block_counts = counts + at,
+                             .slots = static_cast<std::int32_t*>(lists_.reserve(rows * most * 4)),
+                             .counts = list_counts_.data(),
+                             .slot_stride = most,
+                             .max_count = most,
+                             .max_selected = static_cast<std::int32_t>(slice_->budget),
+                             .block_tokens = slice_->selection->block_tokens(),
+                             .batch = static_cast<std::int32_t>(rows)},
+                            stream_.get());
+    attend(layer, begin, rows, most, pool);
+  }
+}
+
+// Selections of rows [first, first + count) of the slice; they stay for the layers that share them.
+void DeviceAttention::select_prompt_rows(const LayerAttention& layer, std::int64_t first, std::int64_t count) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  const std::int64_t most = limits_.max_prompt_rows;
+  auto* const numbers = static_cast<std::int64_t*>(prompt_numbers_.reserve(most * (4 * 8 + 2 * 4)));
+  auto* const selected = static_cast<std::int32_t*>(prompt_selection_.reserve(most * slice_->budget * 4));
+  auto* const counts = static_cast<std::int32_t*>(prompt_counts_.reserve(most * 4));
+  const std::span<std::int64_t> host = kv_.block().take<std::int64_t>(most * 5);
+  auto* const host32 = reinterpret_cast<std::int32_t*>(host.data() + 4 * most);
+  const sparse::SelectionAlgorithm& algorithm = *slice_->selection;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::int64_t length = slice_->first_position + first + i + 1;
+    const auto open = algorithm.candidates(length);
+    host[at] = first + i;
+    host[static_cast<std::size_t>(most) + at] = length;
+    host[static_cast<std::size_t>(2 * most) + at] = open.first;
+    host[static_cast<std::size_t>(3 * most) + at] = open.last;
+    host32[i] = static_cast<std::int32_t>(length);
+    host32[most + i] = static_cast<std::int32_t>(slice_->budget);
+  }
+  stream_.copy(host.data(), numbers, most * 5 * 8);
+  HS_CHECK(algorithm.block_tokens() == 1, "what selects for prompts selects single tokens");
+  const std::int32_t metadata = metadata_layer(layer.layer);
+  const bool whole = streamed();
+  const std::int64_t max_length = slice_->first_position + first + count;
+  for (std::int64_t begin = 0; begin < count; begin += kSelectedRows) {
+    const std::int64_t rows = std::min(kSelectedRows, count - begin);
+    const float* const scores =
+        score(layer, {.query_rows = numbers + begin,
+                      .lengths = numbers + most + begin,
+                      .first = numbers + 2 * most + begin,
+                      .last = numbers + 3 * most + begin,
+                      .pool = whole ? static_cast<std::byte*>(metadata_rows_.reserve(0)) : kv_.metadata_pool(),
+                      .pages = whole ? own_pages_.data() + 1 : tables.metadata_of(tables.max_batch, metadata),
+                      .rows = rows,
+                      .max_length = max_length});
+    cuda::launch_top_k({.scores = scores,
+                        .stride = max_length,
+                        .lengths = numbers + most + begin,
+                        .first = numbers + 2 * most + begin,
+                        .last = numbers + 3 * most + begin,
+                        .k = reinterpret_cast<const std::int32_t*>(numbers + 4 * most) + most + begin,
+                        .rows = rows,
+                        .max_length = max_length,
+                        .out = selected + begin * slice_->budget,
+                        .out_stride = slice_->budget,
+                        .counts = counts + begin},
+                       stream_.get());
+  }
+}
+
+}  // namespace hotset::model
