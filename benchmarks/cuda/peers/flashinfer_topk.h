@@ -17,7 +17,9 @@ struct FlashInferTopKParams {
   std::int32_t k = 0;  // <= 2,048
 };
 
-// Only enqueues. The form that may sit in a graph while lengths change.
+// Only enqueues. With ties to the lower index FlashInfer has one algorithm; this is its faster form, which loads as
+// many scores at once as max_length allows (four for multiples of four). The one it calls graph-safe loads them singly:
+// 74 us instead of 48 for a row of 131,072 on an H200.
 void launch_flashinfer_top_k(const FlashInferTopKParams& params, kernels::cuda::Stream stream);
 
 }  // namespace hotset::peers
