@@ -23,7 +23,7 @@ struct RopeDeviceParams {
   std::int32_t rotary_dim = 0;    // even, at most 8,192; pairs are (c, c + rotary_dim / 2)
   float attention_factor = 1.0F;
   // RMSNorm over the whole head first; nothing is rounded between. In float32 and up to 512 channels: the bits of
-  // launch_rms_norm followed by this launcher without a weight.
+  // launch_rms_norm followed by this launcher without a weight. Heads of at most 1,500 channels.
   const float* norm_weight = nullptr;  // [head_dim]; null: no norm
   float epsilon = 1e-6F;
 };

@@ -1,6 +1,6 @@
 // Rows written on the device, byte for byte as encode_row of core/kv_format.cpp writes them. A warp for every piece: up
 // to 128 channels of one head, which is an FP8 scale group.
-#include "kernels/cuda/attention/row_view.cuh"
+#include "kernels/cuda/attention/row_encoding.cuh"
 #include "kernels/cuda/runtime.h"
 
 namespace hotset::kernels::cuda {
@@ -23,12 +23,6 @@ struct StoreArgs {
   bool bf16_activations;
 };
 
-__device__ std::uint16_t round_to_bf16(float value) {
-  const std::uint32_t bits = __float_as_uint(value);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
-  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
-}
-
 __device__ void store_plain(const float (&x)[kPiece / 32], int count, KvDType dtype, std::byte* to, int lane) {
   for (int i = 0; i < kPiece / 32; ++i) {
     const int c = lane + 32 * i;
@@ -43,34 +37,16 @@ __device__ void store_plain(const float (&x)[kPiece / 32], int count, KvDType dt
 
 __device__ void store_group(const float (&x)[kPiece / 32], int count, std::byte* codes, std::byte* scale_out,
                             int lane) {
-  constexpr std::uint32_t kInfinityBits = 0x7f800000U;
-  constexpr float kTinyGroup = 0x1p-100F;
   std::uint32_t bits = 0;
   for (int i = 0; i < kPiece / 32; ++i) {
-    if (lane + 32 * i < count) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffU);
+    if (lane + 32 * i < count) bits = max(bits, magnitude_bits(x[i]));
   }
-  bits = __reduce_max_sync(0xffffffffU, bits);
-  const float largest = __uint_as_float(bits);
-  const bool finite = bits < kInfinityBits;
-  const bool tiny = finite && largest < kTinyGroup;
-  const float scale = !finite ? __uint_as_float(0x7fc00000U) : tiny ? 0.0F : __fdiv_rn(largest, kE4m3Max);
+  const Fp8Group group(__reduce_max_sync(0xffffffffU, bits));
   for (int i = 0; i < kPiece / 32; ++i) {
     const int c = lane + 32 * i;
-    if (c >= count) continue;
-    const std::uint8_t code = !finite ? 0x7f : tiny ? 0 : f32_to_e4m3(__fdiv_rn(x[i], scale));
-    codes[c] = static_cast<std::byte>(code);
+    if (c < count) codes[c] = static_cast<std::byte>(group.code(x[i]));
   }
-  if (lane == 0) *reinterpret_cast<float*>(scale_out) = scale;
-}
-
-// Bytes of an FP8 row that belong to no group.
-__device__ void clear_padding(const RowView& view, std::byte* row, int lane) {
-  const std::int64_t codes =
-      view.latent ? view.value_dim : std::int64_t{view.kv_heads} * (view.key_dim + view.value_dim);
-  const std::int64_t end = view.latent ? view.rope_offset + 2 * (std::int64_t{view.key_dim} - view.value_dim)
-                                       : view.value_scales_offset + 4 * std::int64_t{view.value_scales} * view.kv_heads;
-  for (std::int64_t at = codes + lane; at < view.key_scales_offset; at += 32) row[at] = std::byte{0};
-  for (std::int64_t at = end + lane; at < view.row_bytes; at += 32) row[at] = std::byte{0};
+  if (lane == 0) *reinterpret_cast<float*>(scale_out) = group.scale;
 }
 
 __device__ void load_piece(const StoreArgs& args, const void* from, std::int64_t at, int count, int lane,
@@ -132,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) store_rows(StoreArgs args) {
     } else if (piece < args.key_pieces + args.value_pieces) {
       store_piece(args, token, true, piece - args.key_pieces, row, lane);
     } else if (args.view.dtype == KvDType::kFp8) {
-      clear_padding(args.view, row, lane);
+      clear_padding(args.view, row, lane, 32);
     }
   }
 }

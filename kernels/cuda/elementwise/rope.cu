@@ -1,7 +1,11 @@
-// A block takes a row: it computes the row's cosines and sines once, in shared memory, for all heads. Without a norm
-// its threads share out the groups of pairs of all heads; with one, each warp takes a head at a time.
+// Without a norm a block takes a row: it computes the row's cosines and sines once, in shared memory, for all heads,
+// and its threads share out the groups of pairs. With a norm the lanes of a head do everything for a few heads of a
+// row.
+#include <algorithm>
+
 #include "core/check.h"
-#include "kernels/cuda/elementwise/row_groups.cuh"
+#include "core/kv_geometry.h"
+#include "kernels/cuda/elementwise/rotary_heads.cuh"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/runtime.h"
 
@@ -9,37 +13,16 @@ namespace hotset::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kNormThreads = 128;
+constexpr std::int64_t kMostHeadsEach = 8;
 constexpr std::int32_t kMostPairs = 4096;  // their cosines and sines take 32 KiB of shared memory
 
-// Sine and cosine of position * frequency. The angle is turned into half turns in two parts, of which whole turns are
-// taken away exactly: no slow path for large angles, and nothing lost below 2^31.
-__device__ float2 cos_sin(std::int64_t position, float frequency) {
-  constexpr double kInversePi = 0.31830988618379067;
-  constexpr double kInversePiRest = -1.9678676675182486e-17;  // 1/pi less the number above
-  const double angle = static_cast<double>(position) * static_cast<double>(frequency);
-  const double high = __dmul_rn(angle, kInversePi);
-  const double low = __fma_rn(angle, kInversePi, -high) + angle * kInversePiRest;
-  double sine = 0;
-  double cosine = 0;
-  sincospi(high - 2.0 * rint(high * 0.5) + low, &sine, &cosine);
-  return {static_cast<float>(cosine), static_cast<float>(sine)};
-}
-
-// Pairs [at, at + 8) of a head's rotary part; factor: of the norm, with weights of the rotary part, or null.
+// Pairs [at, at + 8) of a head's rotary part.
 template <bool kAligned, class T>
 __device__ __forceinline__ void rotate_group(T* rotary, std::int32_t half, std::int32_t at, const float* cosines,
-                                             const float* sines, const float* weights, float factor) {
+                                             const float* sines) {
   Group first = load_group<kAligned>(rotary, at, half);
   Group second = load_group<kAligned>(rotary + half, at, half);
-  if (weights != nullptr) {
-    const Group first_weights = load_group<kAligned>(weights, at, half);
-    const Group second_weights = load_group<kAligned>(weights + half, at, half);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      first.values[i] = __fmul_rn(__fmul_rn(first.values[i], factor), first_weights.values[i]);
-      second.values[i] = __fmul_rn(__fmul_rn(second.values[i], factor), second_weights.values[i]);
-    }
-  }
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
     const float cosine = at + i < half ? cosines[at + i] : 0.0F;
@@ -69,33 +52,60 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeDeviceParams p
   __syncthreads();
   T* const row = static_cast<T*>(params.x) + std::int64_t{blockIdx.x} * params.row_stride;
   const std::int32_t groups = (half + kGroup - 1) / kGroup;
-  if (params.norm_weight == nullptr) {
-    for (std::int32_t unit = static_cast<std::int32_t>(threadIdx.x); unit < params.heads * groups; unit += kThreads) {
-      const std::int32_t head = unit / groups;
-      T* const rotary = row + std::int64_t{head} * params.head_dim + params.rotary_begin;
-      rotate_group<kAligned>(rotary, half, (unit - head * groups) * kGroup, cosines, sines, nullptr, 1.0F);
-    }
-    return;
+  for (std::int32_t unit = static_cast<std::int32_t>(threadIdx.x); unit < params.heads * groups; unit += kThreads) {
+    const std::int32_t head = unit / groups;
+    T* const rotary = row + std::int64_t{head} * params.head_dim + params.rotary_begin;
+    rotate_group<kAligned>(rotary, half, (unit - head * groups) * kGroup, cosines, sines);
   }
-  const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x) % 32;
-  for (std::int32_t head = static_cast<std::int32_t>(threadIdx.x) / 32; head < params.heads; head += kThreads / 32) {
-    T* const x = row + std::int64_t{head} * params.head_dim;
-    float squares = 0.0F;
-    for (std::int32_t at = lane * kGroup; at < params.head_dim; at += 32 * kGroup) {
-      squares = square_sum(squares, load_group<kAligned>(x, at, params.head_dim));
+}
+
+// kLanes lanes take `each` heads of a row, one after the other.
+template <class T, bool kAligned, int kLanes>
+__global__ void __launch_bounds__(kNormThreads) norm_rope_kernel(const RopeDeviceParams params, std::int32_t each) {
+  extern __shared__ float4 memory[];
+  const RotaryPart part{params.inv_freq, params.rotary_begin, params.rotary_dim / 2, params.attention_factor};
+  const std::int64_t per_row = (params.heads + each - 1) / each;
+  const std::int64_t unit = std::int64_t{blockIdx.x} * (kNormThreads / kLanes) + threadIdx.x / kLanes;
+  const std::int64_t row = unit / per_row;
+  if (row >= params.rows) return;
+  const auto floats = (groups_of(params.head_dim) + 2 * groups_of(part.half)) * kGroup;
+  const HeadLanes<kLanes> lanes(reinterpret_cast<float*>(memory) + threadIdx.x / kLanes * floats, params.head_dim,
+                                part.half);
+  const auto first_head = static_cast<std::int32_t>(unit % per_row) * each;
+  const std::int32_t end_head = min(first_head + each, params.heads);
+  T* x = static_cast<T*>(params.x) + row * params.row_stride + std::int64_t{first_head} * params.head_dim;
+  const std::int64_t position = params.positions[row];
+  Group next = lanes.template first_group<kAligned>(x, params.head_dim);
+  if (position < 0) return;
+  lanes.turn_to(position, part);
+  for (std::int32_t head = first_head; head < end_head; ++head, x += params.head_dim) {
+    const Group first = next;
+    if (head + 1 < end_head) next = lanes.template first_group<kAligned>(x + params.head_dim, params.head_dim);
+    lanes.template load_head<kAligned>(x, first, params.head_dim, params.norm_weight, params.epsilon, lanes.values);
+    for (std::int32_t at = lanes.first_channel(); at < params.head_dim; at += lanes.kStep) {
+      store_group<kAligned>(x, at, params.head_dim, lanes.rotated(at, part));
     }
-    // The sum's exchange also keeps every lane's reads before any lane's writes.
-    const float factor = norm_factor(warp_sum(squares), params.head_dim, params.epsilon);
-    __syncwarp();
-    for (std::int32_t c = lane; c < params.head_dim; c += 32) {
-      if (c >= params.rotary_begin && c < params.rotary_begin + params.rotary_dim) continue;
-      x[c] = static_cast<T>(__fmul_rn(__fmul_rn(static_cast<float>(x[c]), factor), params.norm_weight[c]));
-    }
-    for (std::int32_t group = lane; group < groups; group += 32) {
-      rotate_group<kAligned>(x + params.rotary_begin, half, group * kGroup, cosines, sines,
-                             params.norm_weight + params.rotary_begin, factor);
-    }
+    lanes.sync();  // all have read the head
   }
+}
+
+template <class T, bool kAligned>
+void launch_norm_rope(const RopeDeviceParams& params, Stream stream) {
+  // So many groups of lanes fill the device; with more of them, each takes several heads of a row and shares the
+  // angles.
+  constexpr std::int64_t kFilling = 132 * 48;
+  const std::int64_t wanted = params.rows * params.heads / kFilling;
+  const auto each =
+      static_cast<std::int32_t>(std::min<std::int64_t>(std::max<std::int64_t>(wanted, 1), kMostHeadsEach));
+  with_head_lanes(params.head_dim, [&](auto lanes) {
+    constexpr int kHeads = kNormThreads / lanes.value;
+    const std::int64_t units = params.rows * ceil_div(params.heads, each);
+    const auto shared =
+        static_cast<std::size_t>(kHeads * rotary_head_floats(params.head_dim, params.rotary_dim / 2)) * sizeof(float);
+    HS_CHECK(shared <= 48 * 1024, "the heads are too wide for a norm");
+    norm_rope_kernel<T, kAligned, lanes.value>
+        <<<static_cast<unsigned>(ceil_div(units, kHeads)), kNormThreads, shared, stream>>>(params, each);
+  });
 }
 
 }  // namespace
@@ -115,6 +125,7 @@ void launch_rope(const RopeDeviceParams& given, Stream stream) {
   with_types(params.type, params.type, aligned, [&](auto value, auto same, auto is_aligned) {
     // Only the pairs of equal types occur: the others are not instantiated.
     if constexpr (std::is_same_v<decltype(value), decltype(same)>) {
+      if (params.norm_weight != nullptr) return launch_norm_rope<decltype(value), is_aligned.value>(params, stream);
       rope_kernel<decltype(value), is_aligned.value>
           <<<static_cast<unsigned>(params.rows), kThreads, shared, stream>>>(params);
     }

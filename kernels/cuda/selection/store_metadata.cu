@@ -19,6 +19,20 @@ constexpr float kTinyGroup = 0x1p-100F;
 constexpr std::uint16_t kNanF16 = 0x7e00;
 constexpr std::uint32_t kInfinityBits = 0x7f800000U;
 
+// Where a row goes; page -1: nowhere.
+struct Target {
+  std::int64_t page, offset;
+};
+
+__device__ Target target_of(const StoreMetadataDeviceParams& params, std::int64_t row) {
+  const MetadataTables& tables = params.tables;
+  if (tables.positions == nullptr) return {params.pages[row], params.offsets[row]};
+  const std::int64_t position = tables.positions[row];
+  if (position < 0) return {-1, 0};
+  const std::int64_t batch_row = tables.batch_rows == nullptr ? row : tables.batch_rows[row];
+  return {tables.pages[batch_row * tables.page_stride + position / kPageTokens], position % kPageTokens};
+}
+
 __device__ float key_at(const StoreMetadataDeviceParams& params, std::int64_t row, std::int64_t channel) {
   const std::int64_t at = row * params.stride + channel;
   if (!params.keys_are_bf16) return static_cast<const float*>(params.keys)[at];
@@ -70,11 +84,10 @@ __device__ void encode_fp8_group(const StoreMetadataDeviceParams& params, std::i
 // Block: a row.
 __global__ void __launch_bounds__(kThreads) index_keys_kernel(const StoreMetadataDeviceParams params) {
   const std::int64_t row = blockIdx.x;
-  const std::int64_t page = params.pages[row];
+  const auto [page, offset] = target_of(params, row);
   if (page < 0) return;
   const MetadataGeometry& geometry = params.geometry;
   std::byte* const base = params.pool + page * geometry.page_bytes();
-  const std::int64_t offset = params.offsets[row];
   std::byte* const to = base + offset * geometry.dim * kv_dtype_bytes(geometry.dtype);
   if (geometry.dtype == KvDType::kFp8) {
     const auto groups = static_cast<int>(fp8_scales(geometry.dim));
@@ -99,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) low_rank_kernel(const StoreMetadataD
   __shared__ float x[kMostRank];
   const std::int64_t row = blockIdx.x;
   const auto kv_head = static_cast<std::int64_t>(blockIdx.y);
-  const std::int64_t page = params.pages[row];
+  const auto [page, offset] = target_of(params, row);
   if (page < 0) return;
   const MetadataGeometry& geometry = params.geometry;
   const int rank = geometry.rank;
@@ -125,7 +138,6 @@ __global__ void __launch_bounds__(kThreads) low_rank_kernel(const StoreMetadataD
     return static_cast<unsigned>(fminf(fmaxf(rounded, -kMostCode), kMostCode) + 8.0F);
   };
   std::byte* const part = params.pool + page * geometry.page_bytes() + kv_head * geometry.low_rank_head_bytes();
-  const std::int64_t offset = params.offsets[row];
   auto* const codes = reinterpret_cast<std::uint8_t*>(part) + offset * (rank / 2);
   for (int i = static_cast<int>(threadIdx.x); i < rank / 2; i += kThreads) {
     codes[i] = static_cast<std::uint8_t>(code(x[2 * i]) | code(x[2 * i + 1]) << 4);
@@ -136,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) low_rank_kernel(const StoreMetadataD
 // Block: (row, part of the channels); the first row of a page takes all rows of the page, in order.
 __global__ void __launch_bounds__(kThreads) bounds_kernel(const StoreMetadataDeviceParams params) {
   const std::int64_t first = blockIdx.x;
-  const std::int64_t page = params.pages[first];
-  if (page < 0 || (first > 0 && params.pages[first - 1] == page)) return;
+  const std::int64_t page = target_of(params, first).page;
+  if (page < 0 || (first > 0 && target_of(params, first - 1).page == page)) return;
   const MetadataGeometry& geometry = params.geometry;
   const std::int64_t width = std::int64_t{geometry.kv_heads} * geometry.dim;
   const std::int64_t channel = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
@@ -145,8 +157,10 @@ __global__ void __launch_bounds__(kThreads) bounds_kernel(const StoreMetadataDev
   const std::int64_t head = channel / geometry.dim;
   const bool wide = geometry.bounds_bytes() == 4;
   std::byte* const base = params.pool + page * geometry.page_bytes();
-  for (std::int64_t row = first; row < params.rows && params.pages[row] == page; ++row) {
-    const std::int64_t offset = params.offsets[row];
+  for (std::int64_t row = first; row < params.rows; ++row) {
+    const Target target = target_of(params, row);
+    if (target.page != page) break;
+    const std::int64_t offset = target.offset;
     const float key = key_at(params, row, channel);
     const bool starts = offset % geometry.block_tokens == 0;
     const std::int64_t minimum =

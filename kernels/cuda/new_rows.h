@@ -1,0 +1,79 @@
+// A decode layer's new rows in one launch: norm, rotary embedding and the write into the slots that the page tables
+// name. Also for prefill: rows of one sequence share a table. Formulas and bits are those of launch_rms_norm (up to 512
+// channels), launch_rope and encode_row, one after the other, in float32; nothing is rounded between.
+//
+// All pointers are the device's; channels are multiples of 16; strides are in elements. Pointers and strides of rows
+// are multiples of 16 bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/kv_geometry.h"
+#include "kernels/cuda/activation_type.h"
+#include "kernels/cuda/hot_row.h"
+#include "kernels/cuda/stream.h"
+
+namespace hotset::kernels::cuda {
+
+// Where row r goes: position positions[r] of the sequence at batch row batch_rows[r]. Resident: its page; hot: its
+// ring.
+struct NewRowTargets {
+  const HotRow* tables = nullptr;            // [batch]; resident ones: hot_blocks 0
+  const std::int32_t* batch_rows = nullptr;  // [rows]; null: row r is of batch row r
+  const std::int64_t* positions = nullptr;   // [rows]; negative: padding, nothing is read or written
+  std::byte* pool = nullptr;                 // 16-byte aligned; page p lies at pool + p * geometry.page_bytes()
+};
+
+// Channels [0, rotary_dim) of a head, or of a latent row's rope part; as in RopeDeviceParams.
+struct NewRowRotation {
+  const float* inv_freq = nullptr;  // [rotary_dim / 2]
+  std::int32_t rotary_dim = 0;
+  float attention_factor = 1.0F;
+};
+
+// One product [rows, (heads + 2 kv_heads) * d] is q = product, k = q + heads * d, v = k + kv_heads * d, all of its
+// stride.
+struct GroupedRowsParams {
+  KvGeometry geometry;  // kGrouped
+  NewRowTargets targets;
+  NewRowRotation rotation;
+  const void* q = nullptr;  // [rows, heads * key_dim] of in_type
+  std::int64_t q_stride = 0;
+  const void* k = nullptr;  // [rows, kv_heads * key_dim] of in_type
+  std::int64_t k_stride = 0;
+  const void* v = nullptr;  // [rows, kv_heads * value_dim] of in_type
+  std::int64_t v_stride = 0;
+  ActivationType in_type = ActivationType::kF32;
+  const float* q_norm = nullptr;  // [key_dim] of the RMSNorm of each head before the rotation; null: none
+  const float* k_norm = nullptr;  // [key_dim]
+  float epsilon = 1e-6F;
+  void* q_out = nullptr;  // [rows, heads * key_dim], rotated; may be q where type and stride are the same
+  ActivationType q_out_type = ActivationType::kF32;
+  std::int64_t q_out_stride = 0;
+  float* k_out = nullptr;  // [rows, kv_heads * key_dim], rotated: what metadata is made of; null: not written
+  std::int64_t k_out_stride = 0;
+  std::int64_t rows = 0;
+  std::int32_t heads = 0;
+};
+
+void launch_grouped_rows(const GroupedRowsParams& params, Stream stream);
+
+// Row = RMSNorm of the first value_dim channels, rotation of the rope part behind them.
+struct LatentRowsParams {
+  KvGeometry geometry;  // kLatent
+  NewRowTargets targets;
+  NewRowRotation rotation;   // of the key_dim - value_dim channels of the rope part
+  const void* in = nullptr;  // [rows, key_dim] of in_type
+  std::int64_t in_stride = 0;
+  ActivationType in_type = ActivationType::kF32;
+  const float* norm = nullptr;  // [value_dim]
+  float epsilon = 1e-6F;
+  float* out = nullptr;  // [rows, key_dim]: the row in float32; null: not written
+  std::int64_t out_stride = 0;
+  std::int64_t rows = 0;
+};
+
+void launch_latent_rows(const LatentRowsParams& params, Stream stream);
+
+}  // namespace hotset::kernels::cuda

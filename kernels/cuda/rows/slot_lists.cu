@@ -1,0 +1,96 @@
+// A thread writes four neighbouring entries of a list; blocks behind a list's end leave at once.
+#include "core/check.h"
+#include "kernels/cuda/rows/row_places.cuh"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/slot_lists.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kEntries = 4;
+
+// The rows of block `block` that lie before `length`.
+__device__ std::int64_t rows_of_block(std::int32_t block, std::int32_t block_tokens, std::int64_t length) {
+  const std::int64_t left = length - std::int64_t{block} * block_tokens;
+  if (block < 0 || left <= 0) return block_tokens;  // holes
+  return left < block_tokens ? left : block_tokens;
+}
+
+// The first row of entry `entry`, or -1. A block lies in one page, whatever its place: blocks divide 64.
+__device__ std::int64_t first_row(const SlotListsParams& p, const HotRow& hot, std::int64_t at,
+                                  std::int32_t block_tokens, std::int64_t length) {
+  const std::int32_t block = p.blocks[at];
+  const std::int64_t first = std::int64_t{block} * block_tokens;
+  if (block < 0 || first >= length) return -1;
+  if (hot.hot_blocks == 0) return row_of_pages(hot.device_pages, first);
+  const std::int32_t slot = p.slot_of[at];
+  if (slot < 0) return -1;
+  if (slot < hot.hot_blocks) return row_of_pages(hot.device_pages, std::int64_t{slot} * block_tokens);
+  return row_of_pages(hot.device_pages + buffer_pages(hot), std::int64_t{slot - hot.hot_blocks} * block_tokens);
+}
+
+__global__ void __launch_bounds__(kThreads) slot_lists_kernel(const SlotListsParams p, bool wide) {
+  const auto row = static_cast<std::int64_t>(blockIdx.y);
+  const std::int64_t rank = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEntries;
+  const std::int64_t length = p.lengths[row];
+  const std::int32_t block_tokens = p.row_block_tokens == nullptr ? p.block_tokens : p.row_block_tokens[row];
+  const bool everything = p.blocks == nullptr || block_tokens == 0;
+  const std::int64_t selected = everything ? -1 : min(p.block_counts[row], p.max_selected);
+  const int shift = __ffs(block_tokens) - 1;
+  const HotRow hot = p.rows[row * p.row_stride];
+  const std::int64_t first_entry = row * p.max_selected;
+  std::int64_t count = 0;
+  if (length <= 0) {
+    count = 0;
+  } else if (selected < 0) {
+    count = hot.hot_blocks == 0 ? length : 0;
+  } else if (selected > 0) {
+    count = (selected - 1) * block_tokens + rows_of_block(p.blocks[first_entry + selected - 1], block_tokens, length);
+  }
+  count = min(count, p.max_count);
+  if (rank == 0) p.counts[row] = static_cast<std::int32_t>(count);
+  if (rank >= count) return;
+  std::int32_t slots[kEntries];
+  if (selected < 0 || block_tokens >= kEntries) {  // neighbours of one page
+    const std::int64_t offset = rank & (block_tokens - 1);
+    const std::int64_t first = selected < 0 ? row_of_pages(hot.device_pages, rank)
+                                            : first_row(p, hot, first_entry + (rank >> shift), block_tokens, length);
+#pragma unroll
+    for (int i = 0; i < kEntries; ++i) {
+      slots[i] = first < 0 ? -1 : static_cast<std::int32_t>(first + (selected < 0 ? i : offset + i));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kEntries; ++i) {
+      const std::int64_t entry = (rank + i) >> shift;
+      const std::int64_t first = entry < selected ? first_row(p, hot, first_entry + entry, block_tokens, length) : -1;
+      slots[i] = first < 0 ? -1 : static_cast<std::int32_t>(first + ((rank + i) & (block_tokens - 1)));
+    }
+  }
+  std::int32_t* const to = p.slots + row * p.slot_stride + rank;
+  if (wide && rank + kEntries <= count) {
+    *reinterpret_cast<int4*>(to) = make_int4(slots[0], slots[1], slots[2], slots[3]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kEntries; ++i) {
+    if (rank + i < count) to[i] = slots[i];
+  }
+}
+
+}  // namespace
+
+void launch_slot_lists(const SlotListsParams& params, Stream stream) {
+  if (params.batch <= 0) return;
+  HS_CHECK(params.max_count >= 0 && params.max_count <= params.slot_stride, "lists overlap");
+  const std::int32_t block = params.block_tokens;
+  HS_CHECK(block >= 1 && block <= kPageTokens && (block & (block - 1)) == 0, "blocks divide a page");
+  const bool wide = reinterpret_cast<std::uintptr_t>(params.slots) % 16 == 0 && params.slot_stride % kEntries == 0;
+  const auto columns =
+      static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(params.max_count, kThreads * kEntries)));
+  slot_lists_kernel<<<dim3(columns, static_cast<unsigned>(params.batch)), kThreads, 0, stream>>>(params, wide);
+  HOTSET_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace hotset::kernels::cuda
