@@ -1,4 +1,6 @@
 // Steps: places of the rows, ordered by expert; rows copied there; gate and up; down; the row's experts added up.
+#include <algorithm>
+
 #include "core/check.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/experts/grouped_gemm.h"
@@ -40,33 +42,41 @@ __device__ BlockSum block_sum(int mine, int* shared) {
 }
 
 // blockIdx.x: an expert. It finds its own uses and counts those of lower experts, so blocks need nothing of each other.
-// offsets [experts + 1], places [uses]: where a use's row lies, -1 for ids that are no expert.
+// begins, ends [experts], begins aligned; places [uses]: where a use's row lies, -1 for ids that are no expert.
 __global__ void __launch_bounds__(kThreads)
-    place_kernel(const std::int32_t* ids, int uses, std::int32_t* offsets, std::int32_t* places) {
+    place_kernel(const std::int32_t* ids, int uses, std::int32_t* begins, std::int32_t* ends, std::int32_t* places) {
   __shared__ int shared[kThreads / 32];
+  __shared__ int counts[kMostGroups];
   const int expert = static_cast<int>(blockIdx.x);
   const int experts = static_cast<int>(gridDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < kMostGroups; i += kThreads) counts[i] = 0;
+  __syncthreads();
   const int share = (uses + kThreads - 1) / kThreads;
-  const int begin = min(uses, static_cast<int>(threadIdx.x) * share);
-  const int end = min(uses, begin + share);
-  int lower = 0;
+  const int first_use = min(uses, thread * share);
+  const int end_use = min(uses, first_use + share);
   int own = 0;
-  for (int use = begin; use < end; ++use) {
+  for (int use = first_use; use < end_use; ++use) {
     const int id = ids[use];
-    lower += id >= 0 && id < expert ? 1 : 0;
+    if (id >= 0 && id < expert) atomicAdd(&counts[id], 1);
     own += id == expert ? 1 : 0;
   }
-  const int first = block_sum(lower, shared).all;
+  __syncthreads();
+  int lower = 0;
+  for (int i = thread; i < expert; i += kThreads) {
+    lower += (counts[i] + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+  }
+  const int begin = block_sum(lower, shared).all;
   const BlockSum of_expert = block_sum(own, shared);
-  int next = first + of_expert.before;
-  for (int use = begin; use < end; ++use) {
+  int next = begin + of_expert.before;
+  for (int use = first_use; use < end_use; ++use) {
     const int id = ids[use];
     if (id == expert) places[use] = next++;
     if (expert == 0 && (id < 0 || id >= experts)) places[use] = -1;
   }
-  if (threadIdx.x != 0) return;
-  offsets[expert] = first;
-  if (expert == experts - 1) offsets[experts] = first + of_expert.all;
+  if (thread != 0) return;
+  begins[expert] = begin;
+  ends[expert] = begin + of_expert.all;
 }
 
 struct CombineParams {
@@ -113,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const CombineParams p
 }
 
 struct Workspace {
-  std::int32_t *offsets, *places;
+  std::int32_t *begins, *ends, *places;
   void* rows;     // the copies of x; later what the down products give
   void* gated;    // silu(gate) * up
   void* codes;    // of it, kFp8Block
@@ -121,7 +131,11 @@ struct Workspace {
   std::size_t bytes;
 };
 
-std::int64_t scale_stride_of(std::int64_t uses) { return (uses + 3) / 4 * 4; }
+// Each expert with rows may have kRowAlignment - 1 places before the next one's first.
+std::int64_t most_places(const ExpertWeights& experts, std::int64_t uses) {
+  const std::int64_t most = uses + (kRowAlignment - 1) * std::min<std::int64_t>(experts.experts, uses);
+  return (most + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+}
 
 Workspace divide(void* base, const ExpertWeights& experts, std::int64_t uses) {
   Workspace out = {};
@@ -131,13 +145,15 @@ Workspace divide(void* base, const ExpertWeights& experts, std::int64_t uses) {
     return at;
   };
   const bool fp8 = experts.format == ExpertFormat::kFp8Block;
-  out.offsets = static_cast<std::int32_t*>(take(4 * (experts.experts + 1)));
+  const std::int64_t rows = most_places(experts, uses);
+  out.begins = static_cast<std::int32_t*>(take(4 * experts.experts));
+  out.ends = static_cast<std::int32_t*>(take(4 * experts.experts));
   out.places = static_cast<std::int32_t*>(take(4 * uses));
-  out.rows = take(4 * uses * experts.hidden);
-  out.gated = take((experts.format == ExpertFormat::kBF16 ? 2 : 4) * uses * experts.intermediate);
-  out.codes = take(fp8 ? uses * experts.intermediate : 0);
+  out.rows = take(4 * rows * experts.hidden);
+  out.gated = take((experts.format == ExpertFormat::kBF16 ? 2 : 4) * rows * experts.intermediate);
+  out.codes = take(fp8 ? rows * experts.intermediate : 0);
   const std::int64_t widest = std::max(experts.hidden, experts.intermediate);
-  out.scales = static_cast<float*>(take(fp8 ? 4 * (widest / kScaleBlock) * scale_stride_of(uses) : 0));
+  out.scales = static_cast<float*>(take(fp8 ? 4 * (widest / kScaleBlock) * rows : 0));
   return out;
 }
 
@@ -174,9 +190,10 @@ void launch_experts(const ExpertsDeviceParams& params, Stream stream) {
   const ExpertWeights& experts = params.experts;
   const bool fp8 = experts.format == ExpertFormat::kFp8Block;
   const std::int64_t uses = params.rows * params.per_token;
+  const std::int64_t places = most_places(experts, uses);
   const Workspace work = divide(params.workspace, experts, uses);
   place_kernel<<<static_cast<unsigned>(experts.experts), kThreads, 0, stream>>>(params.ids, static_cast<int>(uses),
-                                                                                work.offsets, work.places);
+                                                                                work.begins, work.ends, work.places);
   HOTSET_CUDA_CHECK_LAUNCH();
 
   RowCopies copies;
@@ -189,7 +206,7 @@ void launch_experts(const ExpertsDeviceParams& params, Stream stream) {
   copies.copies = params.per_token;
   copies.out = work.rows;
   copies.scales = work.scales;
-  copies.scale_stride = scale_stride_of(uses);
+  copies.scale_stride = places;
   const ActivationType type = experts.format == ExpertFormat::kBF16 ? ActivationType::kBF16 : ActivationType::kF32;
   fp8 ? launch_quantised_copies(copies, stream) : launch_row_copies(copies, type, stream);
 
@@ -198,9 +215,10 @@ void launch_experts(const ExpertsDeviceParams& params, Stream stream) {
   gemm.weight_scales = experts.gate_up_scales;
   gemm.rows = work.rows;
   gemm.row_scales = work.scales;
-  gemm.scale_stride = scale_stride_of(uses);
-  gemm.row_bound = uses;
-  gemm.offsets = work.offsets;
+  gemm.scale_stride = places;
+  gemm.row_bound = places;
+  gemm.begins = work.begins;
+  gemm.ends = work.ends;
   gemm.groups = experts.experts;
   gemm.n = experts.intermediate;
   gemm.k = experts.hidden;
@@ -214,12 +232,12 @@ void launch_experts(const ExpertsDeviceParams& params, Stream stream) {
     copies = {};
     copies.x = work.gated;
     copies.x_stride = experts.intermediate;
-    copies.rows = uses;
+    copies.rows = places;
     copies.width = experts.intermediate;
-    copies.count = work.offsets + experts.experts;
+    copies.count = work.ends + experts.experts - 1;
     copies.out = work.codes;
     copies.scales = work.scales;
-    copies.scale_stride = scale_stride_of(uses);
+    copies.scale_stride = places;
     launch_quantised_copies(copies, stream);
   }
   gemm.weight = experts.down;

@@ -45,7 +45,8 @@ struct alignas(1024) GroupedShared {
   std::uint64_t filled[Tile::kStages];
   std::uint64_t freed[Tile::kStages];
   std::int32_t first_tile[kMostGroups + 1];
-  std::int32_t first_row[kMostGroups + 1];
+  std::int32_t first_row[kMostGroups];
+  std::int32_t rows[kMostGroups];
 };
 
 struct GroupedMaps {
@@ -71,7 +72,7 @@ __device__ __forceinline__ TilePlace find_tile(const GroupedShared<Tile>& shared
       high = middle;
     }
   }
-  const int rows = shared.first_row[low + 1] - shared.first_row[low];
+  const int rows = shared.rows[low];
   const int row_tiles = (rows + Tile::kTokens - 1) / Tile::kTokens;
   const int local = tile - shared.first_tile[low];
   // Even shares, so that the last one isn't a sliver.
@@ -97,8 +98,8 @@ __device__ void plan_tiles(GroupedShared<Tile>& shared, const GroupedGemm& gemm)
     int begin = 0;
     int end = 0;
     if (group < gemm.groups) {
-      begin = gemm.offsets == nullptr ? 0 : gemm.offsets[group];
-      end = gemm.offsets == nullptr ? static_cast<int>(gemm.row_bound) : gemm.offsets[group + 1];
+      begin = gemm.begins == nullptr ? 0 : gemm.begins[group];
+      end = gemm.begins == nullptr ? static_cast<int>(gemm.row_bound) : gemm.ends[group];
     }
     const int tiles = (end - begin + Tile::kTokens - 1) / Tile::kTokens * weight_tiles;
     int sum = tiles;
@@ -110,10 +111,8 @@ __device__ void plan_tiles(GroupedShared<Tile>& shared, const GroupedGemm& gemm)
     if (group < gemm.groups) {
       shared.first_tile[group] = before + sum - tiles;
       shared.first_row[group] = begin;
-      if (group == gemm.groups - 1) {
-        shared.first_tile[group + 1] = before + sum;
-        shared.first_row[group + 1] = end;
-      }
+      shared.rows[group] = end - begin;
+      if (group == gemm.groups - 1) shared.first_tile[group + 1] = before + sum;
     }
     before += __shfl_sync(0xffffffffU, sum, 31);
   }
@@ -421,7 +420,7 @@ void launch_grouped(const GroupedGemm& gemm, Stream stream) {
   constexpr bool kScaled = std::is_same_v<Element, __nv_fp8_e4m3>;
   HS_CHECK(gemm.groups >= 1 && gemm.groups <= kMostGroups, "so many groups fit");
   HS_CHECK(gemm.n % 8 == 0 && gemm.k % (kScaled ? kScaleBlock : 8) == 0, "widths fit the tensor copies");
-  constexpr std::int64_t kFewRows = 48;
+  constexpr std::int64_t kFewRows = 16;
   if (gemm.expected_rows <= kFewRows) {
     launch_tile<GroupedTile<Element, kGated, 64>>(gemm, stream);
   } else {

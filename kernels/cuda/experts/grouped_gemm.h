@@ -14,17 +14,20 @@ namespace hotset::kernels::cuda {
 
 inline constexpr int kMostGroups = 512;
 inline constexpr std::int64_t kScaleBlock = 128;
+inline constexpr int kRowAlignment = 4;
 
 // Pointers are the device's.
 struct GroupedGemm {
   const void* weight = nullptr;          // [groups][n][k], gated [groups][2][n][k], bfloat16 or e4m3, 16-byte aligned
   const float* weight_scales = nullptr;  // e4m3: [groups]([2])[ceil(n / 128)][k / 128]
-  const void* rows = nullptr;            // [row_bound][k], the rows of a group one after the other, 16-byte aligned
+  const void* rows = nullptr;            // [row_bound][k], 16-byte aligned
   const float* row_scales = nullptr;     // e4m3: [k / 128][scale_stride], 16-byte aligned
   std::int64_t scale_stride = 0;         // >= row_bound, a multiple of 4
-  std::int64_t row_bound = 0;            // most rows of all groups together
-  // [groups + 1]: group g has the rows offsets[g] ... offsets[g + 1] - 1. Null: one group of row_bound rows.
-  const std::int32_t* offsets = nullptr;
+  std::int64_t row_bound = 0;            // the last row of all groups lies before it
+  // [groups] each: group g has the rows begins[g] ... ends[g] - 1, ascending with g. e4m3: each begin is a multiple of
+  // kRowAlignment, for what the tensor copies of scales need. Null: one group of row_bound rows.
+  const std::int32_t* begins = nullptr;
+  const std::int32_t* ends = nullptr;
   int groups = 1;
   std::int64_t n = 0;              // a multiple of 8
   std::int64_t k = 0;              // bfloat16: a multiple of 8, e4m3: of 128

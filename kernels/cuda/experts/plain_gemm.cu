@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const GroupedGemm gemm)
   __shared__ float weights[kParts][kChannels][kDepth + 1];
   const int thread = static_cast<int>(threadIdx.x);
   const int group = static_cast<int>(blockIdx.y);
-  const std::int64_t begin = gemm.offsets == nullptr ? 0 : gemm.offsets[group];
-  const std::int64_t end = gemm.offsets == nullptr ? gemm.row_bound : gemm.offsets[group + 1];
+  const std::int64_t begin = gemm.begins == nullptr ? 0 : gemm.begins[group];
+  const std::int64_t end = gemm.begins == nullptr ? gemm.row_bound : gemm.ends[group];
   const std::int64_t first_channel = std::int64_t{blockIdx.x} * kChannels;
   const auto* const rows = static_cast<const Element*>(gemm.rows);
   const auto* const weight = static_cast<const Element*>(gemm.weight) + group * kParts * gemm.n * gemm.k;
