@@ -1,16 +1,15 @@
 // Attention over latent rows (MLA) of 576 channels, of which the first 512 are the value, on Hopper's tensor cores. It
 // is bound by arithmetic: 64 query heads share each row that is read.
 //
-// A block of two warpgroups takes 64 heads of one query. In shared memory: Q, two tiles of 64 rows in bf16 (9 blocks of
-// 64 channels, [row][64]) and the weights. For each tile:
-// 1. The next tile's rows are sent for, into the other tile's place.
-// 2. Each warpgroup makes the scores of 32 of the tile's rows; the maxima are exchanged; the weights go to shared
-// memory.
-// 3. Each warpgroup adds the products with 256 of the 512 channels; its sums, [64, 256], stay in registers. The same
-// rows
-//    serve as keys and, read across, as values.
-// 4. While those products run, the next tile's FP8 rows are widened where they are: times their scales, rounded to
-// bf16.
+// A block takes 64 heads of one query, in three warpgroups (latent_rows.cuh: what they share):
+// - The producer lays the list's rows down in shared memory, tiles of 64 in two places.
+// - The first consumer makes the scores of a tile, [64 heads, 64 rows], and from them the weights, in shared memory. It
+//   multiplies them with the first half of the value's channels; its sums, [64, 256], stay in registers.
+// - The second consumer does the same with the other half, while the first is already at the next tile's scores.
+// The same rows serve as keys and, read across, as values.
+//
+// A weight is relative to a maximum that is renewed only when a score is above it by more than kLatentSlack: else, the
+// sums so far would be multiplied at most tiles for nothing.
 //
 // A run of kLatentRun entries has its own maximum and sums. A block takes all runs of its list, and then joins each
 // with the total of the ones before in the workspace, or one run, and latent_join does the same operations afterwards:
@@ -18,164 +17,82 @@
 #pragma once
 
 #include "core/check.h"
-#include "kernels/cuda/attention/row_view.cuh"
-#include "kernels/cuda/attention/tensor_core.cuh"
-#include "kernels/cuda/attention/warpgroup.cuh"
+#include "kernels/cuda/attention/latent_rows.cuh"
 #include "kernels/cuda/runtime.h"
 
 namespace hotset::kernels::cuda {
 
-inline constexpr int kLatentThreads = 256;
-inline constexpr int kLatentHeads = 64;
-inline constexpr int kLatentTile = 64;
-inline constexpr int kLatentKeyDim = 576;
-inline constexpr int kLatentValueDim = 512;
-inline constexpr int kLatentColumnBytes = kLatentTile * 128;  // a block of 64 channels
-inline constexpr int kLatentTileBytes = kLatentKeyDim / 64 * kLatentColumnBytes;
-inline constexpr int kLatentRunTiles = static_cast<int>(kLatentRun) / kLatentTile;
-
-struct LatentShared {
-  std::byte q[kLatentTileBytes];
-  std::byte rows[2][kLatentTileBytes];
-  std::byte weights[kLatentColumnBytes];
-  float maxima[2][kLatentHeads];
-  float sums[2][kLatentHeads];
-  std::uint8_t present[2][kLatentTile];
-};
+inline constexpr int kLatentThreads = 384;
 inline constexpr int kLatentSharedBytes = static_cast<int>(sizeof(LatentShared)) + 1024;  // to align it
 static_assert(kLatentSharedBytes <= 227 * 1024);
 
-__device__ inline float4 no_floats() { return {0.0F, 0.0F, 0.0F, 0.0F}; }
+// A partial's sums lie in the order in which consumers hold them: 4 floats at 16 a + 4 b (b < 4) are channels
+// 16 a + 2 b + {0, 1, 8, 9}.
+__device__ inline void join_sums(float4& sums, const float4& other, const MergeFactors& factors) {
+  sums.x = fmaf(sums.x, factors.keep, other.x * factors.take);
+  sums.y = fmaf(sums.y, factors.keep, other.y * factors.take);
+  sums.z = fmaf(sums.z, factors.keep, other.z * factors.take);
+  sums.w = fmaf(sums.w, factors.keep, other.w * factors.take);
+}
+__device__ inline void store_pair(const AttentionArgs& args, std::int64_t to, float low, float high) {
+  if (args.out_bf16 && (reinterpret_cast<std::uintptr_t>(args.out) + 2 * to) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(static_cast<__nv_bfloat16*>(args.out) + to) = pack_bf16(low, high);
+  } else {
+    store_activation(args.out, args.out_bf16, to, low);
+    store_activation(args.out, args.out_bf16, to + 1, high);
+  }
+}
+// `to`: the first of the four channels.
+__device__ inline void store_result(const AttentionArgs& args, std::int64_t to, const float4& sums, float factor) {
+  store_pair(args, to, sums.x * factor, sums.y * factor);
+  store_pair(args, to + 8, sums.z * factor, sums.w * factor);
+}
 
 // Joins the runs of one (row, head).
-static __global__ void __launch_bounds__(128) latent_join(AttentionArgs args) {
+static __global__ void __launch_bounds__(kLatentValueDim / 4) latent_join(AttentionArgs args) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
   const std::int64_t row = blockIdx.x / args.heads;
   const int head = static_cast<int>(blockIdx.x % args.heads);
   const std::int64_t runs = (list_count(args, row) + kLatentRun - 1) / kLatentRun;
-  const int channel = 4 * static_cast<int>(threadIdx.x);
+  const int at = 4 * static_cast<int>(threadIdx.x);
   float max = -INFINITY;
   float sum = 0.0F;
-  float4 acc = no_floats();
+  float4 acc{0.0F, 0.0F, 0.0F, 0.0F};
   const float* partial = run_partial(args, row, head, 0);
 #pragma unroll 4
   for (std::int64_t run = 0; run < runs; ++run, partial += kLatentValueDim + kPartialTail) {
-    const float4 value = *reinterpret_cast<const float4*>(partial + channel);
-    const MergeFactors factors = merge_sums(max, sum, partial[kLatentValueDim], partial[kLatentValueDim + 1]);
-    acc.x = fmaf(acc.x, factors.keep, value.x * factors.take);
-    acc.y = fmaf(acc.y, factors.keep, value.y * factors.take);
-    acc.z = fmaf(acc.z, factors.keep, value.z * factors.take);
-    acc.w = fmaf(acc.w, factors.keep, value.w * factors.take);
+    const float4 value = *reinterpret_cast<const float4*>(partial + at);
+    join_sums(acc, value, merge_sums(max, sum, partial[kLatentValueDim], partial[kLatentValueDim + 1]));
   }
-  const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
-  const std::int64_t to = row * args.out_stride + std::int64_t{head} * kLatentValueDim + channel;
-  store_activation(args.out, args.out_bf16, to, acc.x * factor);
-  store_activation(args.out, args.out_bf16, to + 1, acc.y * factor);
-  store_activation(args.out, args.out_bf16, to + 2, acc.z * factor);
-  store_activation(args.out, args.out_bf16, to + 3, acc.w * factor);
+  const std::int64_t to = row * args.out_stride + std::int64_t{head} * kLatentValueDim;
+  store_result(args, to + at / 16 * 16 + at % 16 / 2, acc, sum == 0.0F ? 0.0F : 1.0F / sum);
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A quarter of a row on its way into shared memory: every fourth 16-byte unit. FP8 codes wait for their widening where
-// their channels will be, at the even units of the thread's own; the scales at the first odd one.
-template <bool kFp8>
-struct LatentFetch {
-  bool present;
+// Barriers of the consumers.
+inline constexpr int kWeightsReady = 1;
+inline constexpr int kWeightsFree = 2;
+inline constexpr int kRunDone = 3;
+inline constexpr int kConsumers = 32 * kLatentConsumerWarps;
 
-  __device__ static std::uint32_t unit_address(std::uint32_t tile, int column, int unit) {
-    const int row = static_cast<int>(threadIdx.x) / 4;
-    return tile + column * kLatentColumnBytes + row * 128 + ((unit ^ row % 8) << 4);
-  }
+inline constexpr float kLatentSlack = 8.0F;  // of powers of 2: weights are up to 256
 
-  // `tile`: where the row goes.
-  __device__ void start(const AttentionArgs& args, std::int64_t slot, std::uint32_t tile) {
-    const int quarter = static_cast<int>(threadIdx.x) % 4;
-    present = slot >= 0;
-    const std::byte* const from = args.pool + (present ? slot : 0) * args.view.row_bytes;
-    if constexpr (!kFp8) {
-#pragma unroll
-      for (int i = 0; i < 18; ++i) {
-        const int unit = quarter + 4 * i;
-        copy_16_async(unit_address(tile, unit / 8, unit % 8), from + unit * 16, present);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        copy_16_async(unit_address(tile, i, 2 * quarter), from + (4 * i + quarter) * 16, present);
-      }
-      copy_16_async(unit_address(tile, 0, 2 * quarter + 1), from + 32 * 16, present);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int unit = 4 * i + quarter;
-        copy_16_async(unit_address(tile, 8, unit), from + (33 + unit) * 16, present);
-      }
-    }
-    commit_copies();
-  }
-
-  __device__ static uint4 load(std::uint32_t from) {
-    uint4 value;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(from)
-                 : "memory");
-    return value;
-  }
-
-  __device__ static std::uint32_t widen_pair(std::uint32_t codes, float scale) {
-    std::uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;\n" : "=r"(halves) : "h"(static_cast<std::uint16_t>(codes)));
-    float low;
-    float high;
-    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n"
-        : "=f"(low), "=f"(high)
-        : "r"(halves));
-    return pack_bf16(low * scale, high * scale);
-  }
-
-  __device__ static void store(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-  }
-
-  // `present_bytes`: of the tile.
-  __device__ void finish(std::uint32_t tile, std::uint8_t* present_bytes) {
-    const int row = static_cast<int>(threadIdx.x) / 4;
-    const int quarter = static_cast<int>(threadIdx.x) % 4;
-    if (quarter == 0) present_bytes[row] = present ? 1 : 0;
-    wait_copies<0>();
-    if constexpr (kFp8) {
-      const uint4 scale_bits = load(unit_address(tile, 0, 2 * quarter + 1));
-      const float scales[4] = {__uint_as_float(scale_bits.x), __uint_as_float(scale_bits.y),
-                               __uint_as_float(scale_bits.z), __uint_as_float(scale_bits.w)};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // 16 channels of block i, in scale group i / 2
-        const uint4 codes = load(unit_address(tile, i, 2 * quarter));
-        const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-        std::uint32_t out[8];
-#pragma unroll
-        for (int word = 0; word < 4; ++word) {
-          out[2 * word] = widen_pair(words[word], scales[i / 2]);
-          out[2 * word + 1] = widen_pair(words[word] >> 16, scales[i / 2]);
-        }
-        store(unit_address(tile, i, 2 * quarter), out[0], out[1], out[2], out[3]);
-        store(unit_address(tile, i, 2 * quarter + 1), out[4], out[5], out[6], out[7]);
-      }
-    }
-    publish_to_products();
-  }
-};
-
-// The queries of the block's heads, in bf16; heads that are not there are zeros.
-__device__ inline void load_latent_queries(const AttentionArgs& args, std::int64_t row, int first_head, int heads,
-                                           std::uint32_t to) {
-  for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * (kLatentKeyDim / 8); i += kLatentThreads) {
-    const int head = i / (kLatentKeyDim / 8);
-    const int unit = i % (kLatentKeyDim / 8);
-    const std::int64_t at = row * args.q_stride + std::int64_t{first_head + head} * kLatentKeyDim + unit * 8;
+// The queries of the block's heads, in bf16; heads that are not there are zeros. By the consumers.
+__device__ inline void load_latent_queries(const AttentionArgs& args, const LatentPlace& place, std::uint32_t to) {
+  constexpr int kUnits = kLatentKeyDim / 8;
+#pragma unroll 6
+  for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * kUnits; i += kConsumers) {
+    const int head = i / kUnits;
+    const int unit = i % kUnits;
+    const std::int64_t at =
+        place.row * args.q_stride + std::int64_t{place.first_head + head} * kLatentKeyDim + unit * 8;
     uint4 out{0, 0, 0, 0};
-    if (head < heads && args.q_bf16) {
+    if (head < place.heads && args.q_bf16) {
       out = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.q) + at);
-    } else if (head < heads) {
+    } else if (head < place.heads) {
       const auto* const from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
       const float4 low = from[0];
       const float4 high = from[1];
@@ -189,200 +106,65 @@ __device__ inline void load_latent_queries(const AttentionArgs& args, std::int64
   publish_to_products();
 }
 
-// What a thread knows: heads lane / 4 + 16 (warp in its group) + {0, 8}.
-struct LatentState {
-  float acc[128];  // channels 256 (warpgroup) + 8 j + 2 (lane % 4) + {0, 1} of both heads: acc[4 j + {0, 1}, {2, 3}]
-  float max[2];
-  float sum[2];  // of this thread's own weights
-};
-
-// Of numbers up to 0; below 2^-126: 0.
+// Of numbers below 2^128; below 2^-126: 0.
 __device__ inline float power_of_2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));
   return power;
 }
 
-// The scores of the tile become weights in shared memory; the state's sums are brought to the new maximum.
-__device__ inline void latent_weights(const AttentionArgs& args, LatentShared& shared,
-                                      const std::uint8_t* present_bytes, float (&scores)[16], LatentState& state) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  const int head = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
-  const float factor = args.scale * kLog2E;
-  float max[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const std::uint16_t present =
-        *reinterpret_cast<const std::uint16_t*>(present_bytes + 32 * group + 8 * j + 2 * (lane % 4));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float& score = scores[4 * j + i];
-      score = (present >> (8 * (i % 2)) & 1) != 0 ? score * factor : -INFINITY;
-      max[i / 2] = fmaxf(max[i / 2], score);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    max[i] = fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 1));
-    max[i] = fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 2));
-    if (lane % 4 == 0) shared.maxima[group][head + 8 * i] = max[i];
-  }
-  __syncthreads();
-  float keep[2];
-  float shift[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float joined = fmaxf(state.max[i], fmaxf(shared.maxima[0][head + 8 * i], shared.maxima[1][head + 8 * i]));
-    shift[i] = finite_or_zero(joined);
-    keep[i] = power_of_2(state.max[i] - shift[i]);
-    state.max[i] = joined;
-    state.sum[i] *= keep[i];
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float low = power_of_2(scores[4 * j + 2 * i] - shift[i]);
-      const float high = power_of_2(scores[4 * j + 2 * i + 1] - shift[i]);
-      state.sum[i] += low + high;
-      const int row = head + 8 * i;
-      std::byte* const to = shared.weights + row * 128 + (((4 * group + j) ^ row % 8) << 4) + 4 * (lane % 4);
-      *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(low, high);
-    }
-  }
-  if (__any_sync(0xffffffffU, keep[0] != 1.0F || keep[1] != 1.0F)) {
-#pragma unroll
-    for (int i = 0; i < 128; ++i) state.acc[i] *= keep[i / 2 % 2];
-  }
-  publish_to_products();
-  __syncthreads();
-}
+// A consumer: half kHalf of the channels. A thread holds heads head_ + {0, 8}.
+template <int kHalf>
+class LatentConsumer {
+ public:
+  __device__ LatentConsumer(const AttentionArgs& args, const LatentPlace& place, LatentShared& shared)
+      : args_(args),
+        place_(place),
+        shared_(shared),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        head_(static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane_ / 4) {}
 
-// The sums of the finished run over all its weights.
-__device__ inline void latent_run_sums(LatentShared& shared, LatentState& state) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  const int head = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
+  __device__ void run() {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    state.sum[i] += __shfl_xor_sync(0xffffffffU, state.sum[i], 1);
-    state.sum[i] += __shfl_xor_sync(0xffffffffU, state.sum[i], 2);
-    if (lane % 4 == 0) shared.sums[group][head + 8 * i] = state.sum[i];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 2; ++i) state.sum[i] = shared.sums[0][head + 8 * i] + shared.sums[1][head + 8 * i];
-}
-
-// What a block works on.
-struct LatentPlace {
-  std::int64_t row, first_run, end_run;
-  int first_head, heads;
-  bool whole;  // all runs of the list: the result is written out
-};
-
-// Joins the finished run with the total, or keeps it for latent_join.
-__device__ inline void finish_latent_run(const AttentionArgs& args, const LatentPlace& place, std::int64_t run,
-                                         const LatentState& state, float (&total_max)[2], float (&total_sum)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = static_cast<int>(threadIdx.x) / 128;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int head = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4 + 8 * i;
-    if (head >= place.heads) continue;
-    const int channel = 256 * group + 2 * (lane % 4);
-    float* const partial = run_partial(args, place.row, place.first_head + head, place.whole ? 0 : run);
-    if (!place.whole) {
-#pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        *reinterpret_cast<float2*>(partial + channel + 8 * j) =
-            make_float2(state.acc[4 * j + 2 * i], state.acc[4 * j + 2 * i + 1]);
+    for (int i = 0; i < 128; ++i) acc_[i] = 0.0F;  // a run's first product replaces what is there
+    float total_max[2] = {-INFINITY, -INFINITY};
+    float total_sum[2] = {0.0F, 0.0F};
+    const int end = place_.end_tile();
+    int now = 0;
+    std::uint32_t parity = 0;
+    for (int tile = place_.first_tile(); tile < end; ++tile) {
+      const bool starts_run = tile % kLatentRunTiles == 0;
+      const std::uint32_t rows = shared_address(shared_.rows[now]);
+      wait_phase(shared_address(&shared_.filled[now]), parity);
+      if constexpr (kHalf == 0) {
+        if (starts_run) {
+          max_[0] = max_[1] = -INFINITY;
+          sum_[0] = sum_[1] = 0.0F;
+        }
+        make_weights(rows, shared_.present[now], tile > place_.first_tile());
       }
-      if (group == 0 && lane % 4 == 0) {
-        partial[kLatentValueDim] = state.max[i];
-        partial[kLatentValueDim + 1] = state.sum[i];
-      }
-      continue;
-    }
-    const MergeFactors factors = merge_sums(total_max[i], total_sum[i], state.max[i], state.sum[i]);
-    const bool first = run == place.first_run;
-    const bool last = run + 1 == place.end_run;
-    const float factor = total_sum[i] == 0.0F ? 0.0F : 1.0F / total_sum[i];
-    const std::int64_t to =
-        place.row * args.out_stride + std::int64_t{place.first_head + head} * kLatentValueDim + channel;
-    // Loads go ahead of the stores of their batch: one by one, each would wait for the workspace.
-    constexpr int kBatch = 32;
-#pragma unroll
-    for (int begin = 0; begin < 32; begin += kBatch) {
-      float2 total[kBatch];
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        total[j] =
-            first ? make_float2(0.0F, 0.0F) : *reinterpret_cast<const float2*>(partial + channel + 8 * (begin + j));
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const float* const acc = state.acc + 4 * (begin + j) + 2 * i;
-        total[j].x = fmaf(total[j].x, factors.keep, acc[0] * factors.take);
-        total[j].y = fmaf(total[j].y, factors.keep, acc[1] * factors.take);
-      }
-      if (!last) {
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) *reinterpret_cast<float2*>(partial + channel + 8 * (begin + j)) = total[j];
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        store_activation(args.out, args.out_bf16, to + 8 * (begin + j), total[j].x * factor);
-        store_activation(args.out, args.out_bf16, to + 8 * (begin + j) + 1, total[j].y * factor);
+      meet(kWeightsReady, kConsumers);
+      add_values(rows, starts_run);
+      if constexpr (kHalf == 1) count_in(kWeightsFree, kConsumers);
+      if (lane_ == 0) arrive_at(shared_address(&shared_.emptied[now]));
+      parity ^= now;
+      now ^= 1;
+      if (tile % kLatentRunTiles == kLatentRunTiles - 1 || tile + 1 == end) {
+        share_run_sums();
+        finish_run(tile / kLatentRunTiles, total_max, total_sum);
       }
     }
+    // The last count of the other half.
+    if constexpr (kHalf == 0) meet(kWeightsFree, kConsumers);
   }
-}
 
-template <bool kFp8>
-__device__ void latent_block(const AttentionArgs& args, const LatentPlace& place, std::int64_t count,
-                             LatentShared& shared) {
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  const std::int64_t first_tile = place.first_run * kLatentRunTiles;
-  const std::int64_t all_tiles = (count + kLatentTile - 1) / kLatentTile;
-  const std::int64_t run_tiles = place.end_run * kLatentRunTiles;
-  const std::int64_t end_tile = run_tiles < all_tiles ? run_tiles : all_tiles;
-  const auto slot_of_tile = [&](std::int64_t tile) {
-    const std::int64_t rank = tile * kLatentTile + static_cast<int>(threadIdx.x) / 4;
-    return tile < end_tile && rank < count ? list_slot(args, place.row, rank) : -1;
-  };
-  const std::uint32_t rows = shared_address(shared.rows);
-  LatentFetch<kFp8> fetch;
-  fetch.start(args, slot_of_tile(first_tile), rows);
-  std::int64_t next_slot = slot_of_tile(first_tile + 1);
-  load_latent_queries(args, place.row, place.first_head, place.heads, shared_address(shared.q));
-  fetch.finish(rows, shared.present[0]);
-  __syncthreads();
-
-  LatentState state;
-#pragma unroll
-  for (int i = 0; i < 128; ++i) state.acc[i] = 0.0F;  // a run's first product replaces what is there
-  float total_max[2] = {-INFINITY, -INFINITY};
-  float total_sum[2] = {0.0F, 0.0F};
-  const std::uint64_t q = tile_descriptor(shared_address(shared.q), 16, 1024);
-  const std::uint64_t weights = tile_descriptor(shared_address(shared.weights), 16, 1024);
-  for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
-    const int now = static_cast<int>(tile - first_tile) % 2;
-    const bool starts_run = tile % kLatentRunTiles == 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      state.max[i] = starts_run ? -INFINITY : state.max[i];
-      state.sum[i] = starts_run ? 0.0F : state.sum[i];
-    }
-    const std::uint32_t these = rows + now * kLatentTileBytes;
-    const std::uint32_t next = rows + (1 - now) * kLatentTileBytes;
-    fetch.start(args, next_slot, next);
-    next_slot = slot_of_tile(tile + 2);
-
-    float scores[16];
-    const std::uint64_t keys = tile_descriptor(these + group * (32 * 128), 16, 1024);
+ private:
+  // The scores of the tile become weights in shared memory, once those of the tile before are done with.
+  __device__ void make_weights(std::uint32_t rows, const std::uint32_t (&present)[kLatentTile / 8],
+                               bool others_before) {
+    const std::uint64_t q = tile_descriptor(shared_address(shared_.q), 16, 1024);
+    const std::uint64_t keys = tile_descriptor(rows, 16, 1024);
+    float scores[32];  // rows 8 j + 2 (lane % 4) + {0, 1} of both heads: scores[4 j + {0, 1}, {2, 3}]
     begin_products();
 #pragma unroll
     for (int column = 0; column < kLatentKeyDim / 64; ++column) {
@@ -394,23 +176,184 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
     }
     commit_products();
     wait_products(scores);
-    latent_weights(args, shared, shared.present[now], scores, state);
 
-    const std::uint64_t values = tile_descriptor(these + group * (4 * kLatentColumnBytes), kLatentColumnBytes, 1024);
+    const float factor = args_.scale * kLog2E;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) scores[i] *= factor;
+    mask_holes(present, scores);
+    float max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = 0; i < 32; ++i) max[i / 2 % 2] = fmaxf(max[i / 2 % 2], scores[i]);
+    float shift[2];
+    float keep[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      max[i] = fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 1));
+      max[i] = fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 2));
+      const float joined = max[i] > max_[i] + kLatentSlack ? max[i] : max_[i];
+      shift[i] = finite_or_zero(joined);
+      keep[i] = power_of_2(max_[i] - shift[i]);
+      max_[i] = joined;
+      sum_[i] *= keep[i];
+    }
+    if (others_before) meet(kWeightsFree, kConsumers);
+    if (lane_ % 4 == 0) {
+      shared_.keep[head_] = keep[0];
+      shared_.keep[head_ + 8] = keep[1];
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float low = power_of_2(scores[4 * j + 2 * i] - shift[i]);
+        const float high = power_of_2(scores[4 * j + 2 * i + 1] - shift[i]);
+        sum_[i] += low + high;
+        const int row = head_ + 8 * i;
+        std::byte* const to = shared_.weights + row * 128 + ((j ^ row % 8) << 4) + 4 * (lane_ % 4);
+        *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(low, high);
+      }
+    }
+    publish_to_products();
+  }
+
+  __device__ void mask_holes(const std::uint32_t (&present)[kLatentTile / 8], float (&scores)[32]) const {
+    std::uint32_t all = 0xffffffffU;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) all &= present[j];
+    if (all == 0xffffffffU) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const std::uint32_t word = present[j] >> (8 * (lane_ % 4));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((word >> (4 * (i % 2)) & 1) == 0) scores[4 * j + i] = -INFINITY;
+      }
+    }
+  }
+
+  // Adds the weights' products with the values of this half.
+  __device__ void add_values(std::uint32_t rows, bool starts_run) {
+    const float keep[2] = {shared_.keep[head_], shared_.keep[head_ + 8]};
+    if (!starts_run && __any_sync(0xffffffffU, keep[0] != 1.0F || keep[1] != 1.0F)) {
+#pragma unroll
+      for (int i = 0; i < 128; ++i) acc_[i] *= keep[i / 2 % 2];
+    }
+    const std::uint64_t weights = tile_descriptor(shared_address(shared_.weights), 16, 1024);
+    const std::uint64_t values = tile_descriptor(rows + kHalf * (4 * kLatentColumnBytes), kLatentColumnBytes, 1024);
     begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      multiply_values(state.acc, weights + step * 32 / 16, values + step * 2048 / 16, step > 0 || !starts_run);
+      multiply_values(acc_, weights + step * 32 / 16, values + step * 2048 / 16, step > 0 || !starts_run);
     }
     commit_products();
-    fetch.finish(next, shared.present[1 - now]);
-    wait_products(state.acc);
-    __syncthreads();  // the tile is free, the next one is there
+    wait_products(acc_);
+  }
 
-    if (tile % kLatentRunTiles == kLatentRunTiles - 1 || tile + 1 == end_tile) {
-      latent_run_sums(shared, state);
-      finish_latent_run(args, place, tile / kLatentRunTiles, state, total_max, total_sum);
+  // Maximum and sum of all weights of the finished run, for both consumers.
+  __device__ void share_run_sums() {
+    if constexpr (kHalf == 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        sum_[i] += __shfl_xor_sync(0xffffffffU, sum_[i], 1);
+        sum_[i] += __shfl_xor_sync(0xffffffffU, sum_[i], 2);
+        if (lane_ % 4 == 0) {
+          shared_.run_max[head_ + 8 * i] = max_[i];
+          shared_.run_sum[head_ + 8 * i] = sum_[i];
+        }
+      }
     }
+    meet(kRunDone, kConsumers);
+  }
+
+  __device__ float4 sums_at(int a, int i) const {
+    return {acc_[8 * a + 2 * i], acc_[8 * a + 2 * i + 1], acc_[8 * a + 4 + 2 * i], acc_[8 * a + 4 + 2 * i + 1]};
+  }
+
+  // Joins the finished run with the total, or keeps it for latent_join.
+  __device__ void finish_run(int run, float (&total_max)[2], float (&total_sum)[2]) {
+    const bool first = run == place_.first_run;
+    const bool last = run + 1 == place_.end_run;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int head = head_ + 8 * i;
+      if (head >= place_.heads) continue;
+      const float max = shared_.run_max[head];
+      const float sum = shared_.run_sum[head];
+      float* const base = run_partial(args_, place_.row, place_.first_head + head, place_.whole ? 0 : run);
+      float* const partial = base + 256 * kHalf + 4 * (lane_ % 4);
+      const MergeFactors factors = merge_sums(total_max[i], total_sum[i], max, sum);
+      if (!place_.whole) {
+        if (kHalf == 0 && lane_ % 4 == 0) {
+          base[kLatentValueDim] = max;
+          base[kLatentValueDim + 1] = sum;
+        }
+#pragma unroll
+        for (int a = 0; a < 16; ++a) *reinterpret_cast<float4*>(partial + 16 * a) = sums_at(a, i);
+        continue;
+      }
+      // What is there is loaded in batches: one by one, each would wait for the workspace.
+      constexpr int kBatch = 8;
+#pragma unroll
+      for (int begin = 0; begin < 16; begin += kBatch) {
+        float4 total[kBatch] = {};
+        if (!first) {
+#pragma unroll
+          for (int a = 0; a < kBatch; ++a) total[a] = *reinterpret_cast<const float4*>(partial + 16 * (begin + a));
+        }
+#pragma unroll
+        for (int a = 0; a < kBatch; ++a) {
+          join_sums(total[a], sums_at(begin + a, i), factors);
+          acc_[8 * (begin + a) + 2 * i] = total[a].x;
+          acc_[8 * (begin + a) + 2 * i + 1] = total[a].y;
+          acc_[8 * (begin + a) + 4 + 2 * i] = total[a].z;
+          acc_[8 * (begin + a) + 4 + 2 * i + 1] = total[a].w;
+        }
+      }
+      if (!last) {
+#pragma unroll
+        for (int a = 0; a < 16; ++a) *reinterpret_cast<float4*>(partial + 16 * a) = sums_at(a, i);
+        continue;
+      }
+      const float factor = total_sum[i] == 0.0F ? 0.0F : 1.0F / total_sum[i];
+      const std::int64_t to = place_.row * args_.out_stride + std::int64_t{place_.first_head + head} * kLatentValueDim +
+                              256 * kHalf + 2 * (lane_ % 4);
+#pragma unroll
+      for (int a = 0; a < 16; ++a) store_result(args_, to + 16 * a, sums_at(a, i), factor);
+    }
+  }
+
+  const AttentionArgs& args_;
+  const LatentPlace& place_;
+  LatentShared& shared_;
+  const int lane_, head_;
+  float acc_[128];  // channels 256 (half) + 8 j + 2 (lane % 4) + {0, 1} of both heads: acc_[4 j + {0, 1}, {2, 3}]
+  float max_[2];    // the first consumer's, as is sum_: of this thread's own weights
+  float sum_[2];
+};
+
+template <bool kFp8>
+__device__ void latent_block(const AttentionArgs& args, const LatentPlace& place, LatentShared& shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      init_phases(shared_address(&shared.filled[i]), kLatentProducerWarps);
+      init_phases(shared_address(&shared.emptied[i]), kLatentConsumerWarps);
+    }
+  }
+  __syncthreads();
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 0) {
+    take_registers<192>();
+    load_latent_queries(args, place, shared_address(shared.q));
+    meet(kWeightsReady, kConsumers);
+    LatentConsumer<0>(args, place, shared).run();
+  } else if (warpgroup == 1) {
+    take_registers<176>();
+    load_latent_queries(args, place, shared_address(shared.q));
+    meet(kWeightsReady, kConsumers);
+    LatentConsumer<1>(args, place, shared).run();
+  } else {
+    leave_registers<136>();
+    LatentProducer<kFp8>(args, place, shared).run();
   }
 }
 
@@ -421,6 +364,7 @@ template <bool kFp8>
 __global__ void __launch_bounds__(kLatentThreads, 1)
     latent_attention(AttentionArgs args, int head_blocks, int columns) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // latent_join may take its place; it waits there
   extern __shared__ std::byte memory[];
   auto& shared = *reinterpret_cast<LatentShared*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
   const int head_block = static_cast<int>(blockIdx.x) % head_blocks;
@@ -429,18 +373,32 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
   place.row = rest / columns;
   place.first_head = head_block * kLatentHeads;
   place.heads = min(kLatentHeads, args.heads - place.first_head);
-  const std::int64_t count = list_count(args, place.row);
-  const std::int64_t runs = (count + kLatentRun - 1) / kLatentRun;
+  place.count = static_cast<int>(list_count(args, place.row));
+  const int runs = (place.count + static_cast<int>(kLatentRun) - 1) / static_cast<int>(kLatentRun);
   place.whole = columns == 1;
   place.first_run = rest % columns;
   place.end_run = place.whole ? runs : place.first_run + 1;
-  if (place.first_run < runs) return latent_block<kFp8>(args, place, count, shared);
+  if (place.first_run < runs) return latent_block<kFp8>(args, place, shared);
   if (!place.whole) return;
   for (int i = static_cast<int>(threadIdx.x); i < place.heads * kLatentValueDim; i += kLatentThreads) {
     store_activation(args.out, args.out_bf16,
                      place.row * args.out_stride + std::int64_t{place.first_head} * kLatentValueDim + i, 0.0F);
   }
 #endif
+}
+
+// May start while the latent kernel still runs.
+inline void launch_latent_join(const AttentionArgs& args, Stream stream) {
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(args.rows * args.heads));
+  config.blockDim = dim3(kLatentValueDim / 4);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, latent_join, args));
 }
 
 template <bool kFp8>
@@ -457,9 +415,7 @@ void launch_latent_kernel(const AttentionArgs& args, Stream stream) {
   kernel<<<static_cast<unsigned>(lists * columns), kLatentThreads, kLatentSharedBytes, stream>>>(
       args, static_cast<int>(head_blocks), static_cast<int>(columns));
   HOTSET_CUDA_CHECK_LAUNCH();
-  if (columns == 1) return;
-  latent_join<<<static_cast<unsigned>(args.rows * args.heads), kLatentValueDim / 4, 0, stream>>>(args);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  if (columns > 1) launch_latent_join(args, stream);
 }
 
 }  // namespace hotset::kernels::cuda

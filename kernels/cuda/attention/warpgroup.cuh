@@ -1,5 +1,6 @@
-// Products of Hopper's warpgroups (wgmma) with both operands in shared memory, rows of 128 bytes in the 128-byte
-// swizzle: the 16-byte unit u of row r lies at unit u xor (r mod 8), tiles begin at multiples of 1,024 bytes.
+// Hopper's warpgroups: their registers, barriers between them, and their products (wgmma) with both operands in shared
+// memory, rows of 128 bytes in the 128-byte swizzle: the 16-byte unit u of row r lies at unit u xor (r mod 8), tiles
+// begin at multiples of 1,024 bytes.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,39 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 namespace hotset::kernels::cuda {
+
+// For all warps of a warpgroup, in kernels with a bound of registers: the registers of a thread from here on.
+template <int kCount>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+
+// Barrier `id` (1 to 15) of `threads` threads: wait, or only be counted.
+__device__ inline void meet(int id, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void count_in(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Barriers in shared memory, at a shared address: a phase ends with the `count`-th arrival; its parity is 0, 1, 0 ...
+__device__ inline void init_phases(std::uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ inline void arrive_at(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+__device__ inline void wait_phase(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra AGAIN_%=;\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
 
 // Descriptor of a tile at a shared address. `between_rows`: bytes from 8 rows to the next 8. `between_columns`: bytes
 // from 64 columns to the next 64, where an operand is read across its rows; else ignored.
@@ -19,26 +53,30 @@ __device__ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint
 
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-// The compiler must not use the sums before: they are named as changed here.
-template <int kCount>
+// Until at most kPending committed groups are on their way. The compiler must not use the sums before: they are named
+// as changed here.
+template <int kPending = 0, int kCount>
 __device__ inline void wait_products(float (&sums)[kCount]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 // What ordinary stores wrote becomes visible to products after the next barrier.
 __device__ inline void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-// sum[64, 32] (+)= a[64, 16] b[32, 16]^T.
-__device__ inline void multiply_keys(float (&sum)[16], std::uint64_t a, std::uint64_t b, bool add) {
+// sum[64, 64] (+)= a[64, 16] b[64, 16]^T.
+__device__ inline void multiply_keys(float (&sum)[32], std::uint64_t a, std::uint64_t b, bool add) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, p, 1, 1, 0, 0;\n}\n"
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]), "+f"(sum[6]), "+f"(sum[7]),
         "+f"(sum[8]), "+f"(sum[9]), "+f"(sum[10]), "+f"(sum[11]), "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]),
-        "+f"(sum[15])
+        "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), "+f"(sum[18]), "+f"(sum[19]), "+f"(sum[20]), "+f"(sum[21]),
+        "+f"(sum[22]), "+f"(sum[23]), "+f"(sum[24]), "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]),
+        "+f"(sum[29]), "+f"(sum[30]), "+f"(sum[31])
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
