@@ -1,9 +1,8 @@
 // The producer of latent attention: a warpgroup gathers the rows of a list, tile by tile, and lays them down in shared
 // memory in bf16, as the products want them.
 //
-// FP8 rows are sent for into L2, and come into registers, before the tile ahead of them is widened (times its scales,
-// rounded to bf16). bf16 rows go to their place by asynchronous copies, as soon as it
-// is free.
+// FP8 rows are sent for into L2 before the tile ahead of them is widened (times its scales, rounded to bf16); as its
+// registers become free, they come there. bf16 rows go to their place by asynchronous copies, as soon as it is free.
 #pragma once
 
 #include "kernels/cuda/attention/row_view.cuh"
