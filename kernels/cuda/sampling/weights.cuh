@@ -16,9 +16,9 @@ class Weights {
       : largest_(static_cast<double>(largest)), scale_(1.4426950408889634 / static_cast<double>(temperature)) {}
 
   [[nodiscard]] __device__ __forceinline__ Weight of(float value) const {
-    const double t = (static_cast<double>(value) - largest_) * scale_;
-    if (!(t < 0)) return Weight{1} << 44;  // also infinity against itself
-    if (!(t > -46)) return 0;
+    const double exponent = (static_cast<double>(value) - largest_) * scale_;
+    // Without branches, so that several tokens' chains overlap. What is cut off here becomes 0 below.
+    const double t = fmax(exponent, -100.0);
     // 2^t = 2^n * 2^r, |r| <= 1/2. Adding 1.5 * 2^52 rounds to a whole number, which stands in the low bits then.
     const double shifted = t + 6755399441055744.0;
     const double r = t - (shifted - 6755399441055744.0);
@@ -38,7 +38,8 @@ class Weights {
     p = fma(p, r, 1.0);
     // Adding 2^52 rounds to a whole number, too.
     const double whole = fma(p, __hiloint2double((1023 + 44 + n) << 20, 0), 4503599627370496.0);
-    return static_cast<Weight>(__double_as_longlong(whole)) & ((Weight{1} << 52) - 1);
+    const Weight weight = static_cast<Weight>(__double_as_longlong(whole)) & ((Weight{1} << 52) - 1);
+    return exponent < 0 ? weight : Weight{1} << 44;  // also infinity against itself
   }
 
  private:
