@@ -2,15 +2,15 @@
 // are device pointers; the launcher only enqueues (no allocation, no host copy). Any thread; calls that share a
 // workspace must run one after the other.
 //
-// Order of sums: keys are taken in ascending position, in tiles of 128 (tuned forms on Hopper) or 64 fixed by position.
+// Order of sums: keys are taken in ascending position, in tiles of 128 (kWarpgroup) or 64 (kPlain) fixed by position.
 // It depends on a query's and the keys' positions only, never on the chunk, the grid, the other queries or how tiles
 // are divided among calls; so pieces must be cut at multiples of kPrefillPieceTiles.
 //
 // Forms (prefill_attention_form), chosen by geometry and device alone:
-// - kWarpgroup, Hopper; kMma, other devices, bf16 rows only. Grouped rows in bf16 or FP8. Queries (also float32 ones)
-//   and softmax weights are rounded to bf16, FP8 codes are widened exactly and their scales multiply scores and weights
-//   in float32; sums are float32. Relative error of a (row, head) against float64: about 3e-3, at most 1e-2.
-//   A value that is not finite also makes earlier queries of its 128 positions NaN.
+// - kWarpgroup: Hopper; grouped rows of up to 192 key and 128 value channels in bf16, of up to 128 in FP8. Queries
+//   (also float32 ones) and softmax weights are rounded to bf16, FP8 codes are widened exactly and their scales
+//   multiply scores and weights in float32; sums are float32. Relative error of a (row, head) against float64: about
+//   3e-3, at most 1e-2. A value that is not finite also makes earlier queries of its 128 positions NaN.
 // - kPlain: everything else, and what `plain` asks for. float32 arithmetic (relative error about 1e-6), slow.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace hotset::kernels::cuda {
 
-enum class PrefillForm { kPlain, kMma, kWarpgroup };
+enum class PrefillForm { kPlain, kWarpgroup };
 
 // Calls of one chunk begin at multiples of so many tiles of 64 positions: 128 keys.
 inline constexpr std::int64_t kPrefillPieceTiles = 2;
@@ -39,7 +39,7 @@ struct ExpandedKeysValues {
   std::int64_t key_head_stride = 0;
   const void* shared_keys = nullptr;  // null: none
   std::int64_t shared_row_stride = 0;
-  std::int32_t shared_dim = 0;  // a multiple of 64 for the tuned forms
+  std::int32_t shared_dim = 0;  // key_dim - shared_dim not a multiple of 64: plain form
   const void* values = nullptr;
   std::int64_t value_row_stride = 0;
   std::int64_t value_head_stride = 0;
@@ -56,10 +56,11 @@ struct PrefillAttentionDeviceParams {
   // Rows of the pool, or of a staged buffer: tile first_tile + t is page pages[t], at pool + pages[t] * 64 * row_bytes;
   // null pages: page t. Rows behind the newest position may be anything. 16-byte aligned.
   const std::byte* pool = nullptr;
-  const std::int32_t* pages = nullptr;  // [tile_count]
+  const std::int32_t* pages = nullptr;           // [tile_count]
   const ExpandedKeysValues* expanded = nullptr;  // host pointer, read by the launcher; instead of pool and pages
   std::int64_t first_tile = 0;                   // a multiple of kPrefillPieceTiles
-  std::int64_t tile_count = 0;  // the same, unless the tiles reach the newest position; more tiles than that are ignored
+  std::int64_t tile_count =
+      0;  // the same, unless the tiles reach the newest position; more tiles than that are ignored
 
   bool begin = false;   // starts with an empty state; else with what the workspace holds
   bool finish = false;  // out is written; else the state is left in the workspace

@@ -33,7 +33,7 @@ struct PrefillArgs {
   KvSource source;
   const std::byte* pool;
   const std::int32_t* pages;  // of first_tile on; null: 0, 1, 2 ...
-  const float* key_scales;    // widened FP8 rows: [kv_heads, scale_stride], of first_tile's first position on; else null
+  const float* key_scales;  // widened FP8 rows: [kv_heads, scale_stride], of first_tile's first position on; else null
   const float* value_scales;
   std::int64_t scale_stride;
   const void* q;
@@ -59,7 +59,6 @@ __device__ inline std::int64_t tile_page(const PrefillArgs& args, std::int64_t t
 inline constexpr std::int64_t kWidenedTiles = 128;  // of FP8 rows that are in bf16 at a time
 
 void launch_plain_prefill(const PrefillArgs& args, Stream stream);
-void launch_mma_prefill(const PrefillArgs& args, Stream stream);
 void launch_warpgroup_prefill(const PrefillArgs& args, Stream stream);
 
 // Tiles [args.first_tile, args.end_tile) of FP8 rows as bf16 grouped rows at `rows`, codes without their scales, and

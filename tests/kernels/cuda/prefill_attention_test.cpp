@@ -1,0 +1,322 @@
+#include "kernels/cuda/prefill_attention.h"
+
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "core/concat.h"
+#include "core/half.h"
+#include "core/kv_format.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/cuda/gpu_test.h"
+#include "tests/kernels/kernel_fixture.h"
+
+namespace hotset::kernels::cuda {
+namespace {
+
+struct Shape {
+  std::int32_t kv_heads, group, key_dim, value_dim;
+  KvDType dtype;
+  ActivationType activation = ActivationType::kBF16;
+  bool plain = false;
+
+  [[nodiscard]] KvGeometry geometry() const {
+    return {.layers = 1,
+            .kv_heads = kv_heads,
+            .key_dim = key_dim,
+            .value_dim = value_dim,
+            .layout = KvGeometry::Layout::kGrouped,
+            .dtype = dtype};
+  }
+  [[nodiscard]] std::int32_t heads() const { return kv_heads * group; }
+  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{heads()} * key_dim; }
+  [[nodiscard]] std::int64_t out_width() const { return std::int64_t{heads()} * value_dim; }
+  [[nodiscard]] float scale() const { return 1.5F / std::sqrt(static_cast<float>(key_dim)); }
+  [[nodiscard]] std::string name() const {
+    return concat("KV heads ", kv_heads, ", group ", group, ", widths ", key_dim, "/", value_dim, ", rows ",
+                  static_cast<int>(dtype), " (0 f32, 1 bf16, 2 FP8), activations ",
+                  activation == ActivationType::kBF16 ? "bf16" : "f32", plain ? ", plain" : "");
+  }
+};
+
+// A prompt of `length` tokens in scattered pages. What lies behind its end is NaN.
+struct Prompt {
+  Shape shape;
+  std::int64_t length = 0;
+  std::vector<std::byte> pool;
+  std::vector<std::int32_t> pages;
+  std::vector<float> q;  // of every position, as the activations' type rounds it
+};
+
+Prompt random_prompt(Random& random, const Shape& shape, std::int64_t length) {
+  const KvGeometry geometry = shape.geometry();
+  Prompt prompt{.shape = shape, .length = length, .pool = {}, .pages = {}, .q = {}};
+  prompt.pages.resize(static_cast<std::size_t>(pages_for_tokens(length)));
+  std::iota(prompt.pages.begin(), prompt.pages.end(), 1);
+  std::shuffle(prompt.pages.begin(), prompt.pages.end(), random.engine());
+  prompt.pool.assign((prompt.pages.size() + 2) * static_cast<std::size_t>(geometry.page_bytes()), std::byte{0xff});
+  for (std::int64_t p = 0; p < length; ++p) {
+    const std::vector<float> key = random.normals(geometry.key_elements());
+    const std::vector<float> value = random.normals(geometry.value_elements());
+    const std::int64_t row = prompt.pages[static_cast<std::size_t>(p / kPageTokens)] * kPageTokens + p % kPageTokens;
+    encode_row(geometry, key.data(), value.data(), prompt.pool.data() + row * geometry.row_bytes());
+  }
+  prompt.q = random.normals(length * shape.q_width());
+  if (shape.activation == ActivationType::kBF16) {
+    for (float& x : prompt.q) x = bf16_to_f32(f32_to_bf16(x));
+  }
+  return prompt;
+}
+
+std::vector<float> run_cpu(Backend& backend, const Prompt& prompt, std::int64_t begin, std::int64_t count) {
+  const Shape& shape = prompt.shape;
+  std::vector<const std::byte*> tiles;
+  for (std::int64_t t = 0; t < pages_for_tokens(begin + count); ++t) {
+    tiles.push_back(prompt.pool.data() + prompt.pages[static_cast<std::size_t>(t)] * shape.geometry().page_bytes());
+  }
+  std::vector<float> out(static_cast<std::size_t>(count * shape.out_width()), kNan);
+  std::vector<float> acc = out;
+  std::vector<float> max(static_cast<std::size_t>(count * shape.heads()), kNan);
+  std::vector<float> sum = max;
+  PrefillAttentionParams params;
+  params.geometry = shape.geometry();
+  params.q = prompt.q.data() + begin * shape.q_width();
+  params.q_stride = shape.q_width();
+  params.rows = count;
+  params.first_position = begin;
+  params.tiles = tiles.data();
+  params.tile_count = static_cast<std::int64_t>(tiles.size());
+  params.state = {acc.data(), max.data(), sum.data()};
+  params.begin = params.finish = true;
+  params.out = out.data();
+  params.heads = shape.heads();
+  params.scale = shape.scale();
+  backend.prefill_attention(params);
+  return out;
+}
+
+template <class T>
+DeviceBuffer<T> on_device(const std::vector<T>& values) {
+  DeviceBuffer<T> out(values.size());
+  out.upload(values.data(), values.size());
+  return out;
+}
+
+std::vector<std::byte> activation_bytes(const std::vector<float>& x, ActivationType type) {
+  std::vector<std::byte> out(x.size() * (type == ActivationType::kBF16 ? 2 : 4));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::uint16_t half = f32_to_bf16(x[i]);
+    if (type == ActivationType::kBF16) {
+      std::memcpy(out.data() + 2 * i, &half, 2);
+    } else {
+      std::memcpy(out.data() + 4 * i, &x[i], 4);
+    }
+  }
+  return out;
+}
+
+// Result rows without their padding, which must be untouched.
+std::vector<float> result_rows(const DeviceBuffer<std::byte>& out, const Shape& shape, std::int64_t count,
+                               std::int64_t stride) {
+  std::vector<std::byte> bytes(out.size());
+  out.download(bytes.data(), bytes.size());
+  const std::int64_t size = shape.activation == ActivationType::kBF16 ? 2 : 4;
+  std::vector<float> result;
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::byte* const from = bytes.data() + row * stride * size;
+    for (std::int64_t c = 0; c < shape.out_width(); ++c) {
+      float value = 0.0F;
+      std::uint16_t half = 0;
+      std::memcpy(size == 2 ? static_cast<void*>(&half) : &value, from + c * size, static_cast<std::size_t>(size));
+      result.push_back(size == 2 ? bf16_to_f32(half) : value);
+    }
+    for (std::int64_t at = shape.out_width() * size; at < stride * size; ++at) {
+      EXPECT_EQ(from[at], std::byte{0xcd}) << shape.name() << ": written behind row " << row;
+    }
+  }
+  return result;
+}
+
+// The launches of a chunk over pieces that begin at the tiles of `splits`, with the given source of keys and values.
+template <class SetSource>
+std::vector<float> run_launches(const Prompt& prompt, std::int64_t begin, std::int64_t count,
+                                std::vector<std::int64_t> splits, const SetSource& set_source) {
+  const Shape& shape = prompt.shape;
+  const auto q =
+      on_device(activation_bytes(slice(prompt.q, begin * shape.q_width(), count * shape.q_width()), shape.activation));
+  const std::int64_t stride = shape.out_width() + 8;
+  DeviceBuffer<std::byte> out(
+      static_cast<std::size_t>(count * stride * (shape.activation == ActivationType::kBF16 ? 2 : 4)));
+  out.fill_bytes(0xcd);
+  DeviceBuffer<std::byte> workspace(
+      static_cast<std::size_t>(prefill_attention_workspace_bytes(shape.geometry(), shape.heads(), count)));
+  workspace.fill_bytes(0xff);  // NaN
+  const OwnedStream stream;
+  splits.insert(splits.begin(), 0);
+  splits.push_back(pages_for_tokens(begin + count));
+  for (std::size_t call = 0; call + 1 < splits.size(); ++call) {
+    PrefillAttentionDeviceParams params{.geometry = shape.geometry(), .activation = shape.activation};
+    params.q = q.data();
+    params.q_stride = shape.q_width();
+    params.rows = count;
+    params.first_position = begin;
+    params.first_tile = splits[call];
+    params.tile_count = splits[call + 1] - splits[call];
+    params.begin = call == 0;
+    params.finish = call + 2 == splits.size();
+    params.out = out.data();
+    params.out_stride = stride;
+    params.heads = shape.heads();
+    params.scale = shape.scale();
+    params.workspace = workspace.data();
+    params.plain = shape.plain;
+    set_source(params);
+    launch_prefill_attention(params, stream.get());
+  }
+  stream.synchronize();
+  return result_rows(out, shape, count, stride);
+}
+
+std::vector<float> run_gpu(const Prompt& prompt, std::int64_t begin, std::int64_t count,
+                           const std::vector<std::int64_t>& splits = {}) {
+  const auto pool = on_device(prompt.pool);
+  const auto pages = on_device(prompt.pages);
+  return run_launches(prompt, begin, count, splits, [&](PrefillAttentionDeviceParams& params) {
+    params.pool = pool.data();
+    params.pages = pages.data() + params.first_tile;
+  });
+}
+
+class PrefillAttention : public GpuTest {
+ protected:
+  // Of every (row, head): |out - reference| <= tolerance |reference|.
+  void expect_close(const Shape& shape, const std::vector<float>& out, const std::vector<float>& reference,
+                    double tolerance) {
+    ASSERT_EQ(out.size(), reference.size());
+    const auto dim = static_cast<std::size_t>(shape.value_dim);
+    for (std::size_t i = 0; i < out.size() / dim; ++i) {
+      double error = 0.0;
+      double norm = 0.0;
+      for (std::size_t c = i * dim; c < (i + 1) * dim; ++c) {
+        error += std::pow(double{out[c]} - reference[c], 2);
+        norm += std::pow(double{reference[c]}, 2);
+      }
+      const double relative = std::sqrt(error / norm);
+      worst_ = std::max(worst_, relative);
+      ASSERT_LE(relative, tolerance) << shape.name() << ": row " << i / static_cast<std::size_t>(shape.heads())
+                                     << ", head " << i % static_cast<std::size_t>(shape.heads()) << "; channel 0 is "
+                                     << out[i * dim] << ", expected " << reference[i * dim];
+    }
+  }
+  void TearDown() override {
+    if (worst_ > 0.0) std::cout << "largest relative error " << worst_ << '\n';
+  }
+
+  Random random_;
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(8);
+  double worst_ = 0.0;
+};
+
+constexpr double kPlainTolerance = 1e-5;
+constexpr double kTensorTolerance = 1e-2;
+
+std::vector<Shape> shapes() {
+  constexpr auto kF32 = ActivationType::kF32;
+  constexpr auto kBF16 = ActivationType::kBF16;
+  return {{2, 4, 128, 128, KvDType::kBF16},
+          {2, 2, 64, 64, KvDType::kBF16},
+          {3, 1, 192, 128, KvDType::kBF16},
+          {2, 3, 128, 128, KvDType::kFp8},
+          {1, 5, 80, 80, KvDType::kBF16},
+          {2, 1, 96, 96, KvDType::kFp8, kF32},
+          {1, 3, 16, 32, KvDType::kBF16, kF32},
+          {2, 2, 128, 128, KvDType::kBF16, kF32},
+          {1, 2, 64, 64, KvDType::kFp8},
+          {2, 3, 128, 128, KvDType::kF32, kF32},
+          {2, 2, 48, 32, KvDType::kFp8, kF32, true},
+          {1, 2, 192, 128, KvDType::kBF16, kBF16, true}};
+}
+double tolerance_of(const Shape& shape) {
+  return (shape.plain || shape.dtype == KvDType::kF32) && shape.activation == ActivationType::kF32 ? kPlainTolerance
+                                                                                                   : kTensorTolerance;
+}
+
+TEST_F(PrefillAttention, AgreesWithTheCpu) {
+  for (const Shape& shape : shapes()) {
+    for (const auto& [begin, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {0, 1}, {0, 64}, {0, 300}, {63, 2}, {127, 2}, {191, 129}, {300, 130}}) {
+      const Prompt prompt = random_prompt(random_, shape, begin + count);
+      expect_close(shape, run_gpu(prompt, begin, count), run_cpu(*cpu_, prompt, begin, count), tolerance_of(shape));
+      if (HasFailure()) {
+        ADD_FAILURE() << "queries " << begin << " to " << begin + count;
+        break;
+      }
+    }
+  }
+}
+
+TEST_F(PrefillAttention, BitsDoNotDependOnTheCall) {
+  for (const Shape& shape : shapes()) {
+    const Prompt prompt = random_prompt(random_, shape, 700);
+    const std::vector<float> whole = run_gpu(prompt, 0, 700);
+    EXPECT_TRUE(same_bits(whole, run_gpu(prompt, 0, 700))) << shape.name() << ": twice";
+    EXPECT_TRUE(same_bits(whole, run_gpu(prompt, 0, 700, {2, 4, 10}))) << shape.name() << ": pieces";
+    for (const auto& [begin, count] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 100}, {3, 1}, {200, 300}, {77, 601}, {512, 188}}) {
+      const std::vector<float> expected = slice(whole, begin * shape.out_width(), count * shape.out_width());
+      EXPECT_TRUE(same_bits(expected, run_gpu(prompt, begin, count))) << shape.name() << ": rows from " << begin;
+      EXPECT_TRUE(same_bits(expected, run_gpu(prompt, begin, count, {2})))
+          << shape.name() << ": pieces, rows from " << begin;
+    }
+  }
+}
+
+TEST_F(PrefillAttention, LongFp8RowsAreWidenedPieceByPiece) {
+  const Shape shape{1, 2, 64, 64, KvDType::kFp8};
+  const Prompt prompt = random_prompt(random_, shape, 8300);
+  const std::vector<float> out = run_gpu(prompt, 8150, 150);
+  expect_close(shape, out, run_cpu(*cpu_, prompt, 8150, 150), kTensorTolerance);
+  EXPECT_TRUE(same_bits(out, run_gpu(prompt, 8150, 150, {64, 100})));
+}
+
+// Keys in two parts and values, each in a buffer of its own, give the bits of the same numbers in rows.
+TEST_F(PrefillAttention, ExpandedKeysAndValues) {
+  for (const bool plain : {false, true}) {
+    const Shape shape{3, 1, 192, 128, KvDType::kBF16, ActivationType::kBF16, plain};
+    Prompt prompt = random_prompt(random_, shape, 400);
+    const std::int64_t tokens = 448;
+    std::vector<std::uint16_t> own(static_cast<std::size_t>(tokens * 3 * 256), 0x7fff);  // 128 of K, 128 of V
+    std::vector<std::uint16_t> rope(static_cast<std::size_t>(tokens * 72), 0x7fff);
+    for (std::int64_t p = 0; p < 400; ++p) {
+      auto* const row = reinterpret_cast<std::uint16_t*>(prompt.pool.data()) +
+                        (prompt.pages[static_cast<std::size_t>(p / 64)] * 64 + p % 64) * 3 * 320;
+      std::memcpy(rope.data() + p * 72, row + 128, 128);
+      for (std::int64_t head = 0; head < 3; ++head) {
+        std::memcpy(row + head * 192 + 128, row + 128, 128);  // the shared part
+        std::memcpy(own.data() + (p * 3 + head) * 256, row + head * 192, 256);
+        std::memcpy(own.data() + (p * 3 + head) * 256 + 128, row + 3 * 192 + head * 128, 256);
+      }
+    }
+    const auto device_own = on_device(own);
+    const auto device_rope = on_device(rope);
+    ExpandedKeysValues expanded;
+    const std::vector<float> out = run_launches(prompt, 150, 250, {4}, [&](PrefillAttentionDeviceParams& params) {
+      const std::int64_t first = params.first_tile * 64;
+      expanded = {.keys = device_own.data() + first * 768,
+                  .key_row_stride = 768,
+                  .key_head_stride = 256,
+                  .shared_keys = device_rope.data() + first * 72,
+                  .shared_row_stride = 72,
+                  .shared_dim = 64,
+                  .values = device_own.data() + first * 768 + 128,
+                  .value_row_stride = 768,
+                  .value_head_stride = 256};
+      params.expanded = &expanded;
+    });
+    EXPECT_TRUE(same_bits(out, run_gpu(prompt, 150, 250))) << shape.name();
+    expect_close(shape, out, run_cpu(*cpu_, prompt, 150, 250), kTensorTolerance);
+  }
+}
+
+}  // namespace
+}  // namespace hotset::kernels::cuda
