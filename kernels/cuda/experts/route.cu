@@ -14,7 +14,7 @@ constexpr int kPerLane = kMostRoutedExperts / 32;
 constexpr unsigned kAll = 0xffffffffU;
 constexpr float kMinusInfinity = -INFINITY;
 
-__constant__ const std::uint64_t kPowersOfTwo[32] = {
+__device__ const std::uint64_t kPowersOfTwo[32] = {
     0x3ff0000000000000, 0x3fefd9b0d3158574, 0x3fefb5586cf9890f, 0x3fef9301d0125b51, 0x3fef72b83c7d517b,
     0x3fef54873168b9aa, 0x3fef387a6e756238, 0x3fef1e9df51fdee1, 0x3fef06fe0a31b715, 0x3feef1a7373aa9cb,
     0x3feedea64c123422, 0x3feece086061892d, 0x3feebfdad5362a27, 0x3feeb42b569d4f82, 0x3feeab07dd485429,
@@ -98,24 +98,28 @@ __device__ std::uint32_t take_largest(std::uint32_t (&keys)[kPerLane], int wante
   return taken;
 }
 
-// Sum of the two best choices of each group, or its best one; NaN counts as minus infinity.
+// Sum of the two best choices of each group, or its best one; NaN counts as minus infinity. `lanes` lanes take a group,
+// as many groups at once as there is room for.
 __device__ void score_groups(Shared& shared, const RouteParams& params, int width, int lane) {
-  for (int group = 0; group < params.groups; ++group) {
+  int lanes = 32;
+  while (lanes > 1 && lanes * params.groups > 32) lanes /= 2;
+  for (int base = 0; base < params.groups; base += 32 / lanes) {
+    const int group = base + lane / lanes;
     float best = kMinusInfinity;
     float second = kMinusInfinity;
-    for (int i = lane; i < width; i += 32) {
+    for (int i = lane % lanes; i < width && group < params.groups; i += lanes) {
       const float choice = number_or_minus_infinity(shared.choices[group * width + i]);
       second = fmaxf(second, fminf(best, choice));
       best = fmaxf(best, choice);
     }
-    for (int step = 16; step > 0; step /= 2) {
+    for (int step = lanes / 2; step > 0; step /= 2) {
       const float other_best = __shfl_xor_sync(kAll, best, step);
       const float other_second = __shfl_xor_sync(kAll, second, step);
       second = fmaxf(fmaxf(second, other_second), fminf(best, other_best));
       best = fmaxf(best, other_best);
     }
     const bool one = params.group_by_best || width == 1;
-    if (lane == 0) shared.group_scores[group] = one ? best : __fadd_rn(best, second);
+    if (group < params.groups && lane % lanes == 0) shared.group_scores[group] = one ? best : __fadd_rn(best, second);
   }
   __syncwarp();
 }
