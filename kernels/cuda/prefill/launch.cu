@@ -138,7 +138,7 @@ void launch_widened(const PrefillAttentionDeviceParams& params, const PrefillArg
 PrefillForm prefill_attention_form(const KvGeometry& geometry, int capability_major) {
   const bool tuned = geometry.layout == KvGeometry::Layout::kGrouped && geometry.dtype != KvDType::kF32 &&
                      geometry.key_dim <= (geometry.dtype == KvDType::kFp8 ? 128 : 192) && geometry.value_dim <= 128 &&
-                     capability_major > 9;
+                     capability_major == 9;
   return tuned ? PrefillForm::kWarpgroup : PrefillForm::kPlain;
 }
 
@@ -153,7 +153,8 @@ void launch_prefill_attention(const PrefillAttentionDeviceParams& params, Stream
   check_params(params);
   const PrefillArgs args = args_of(params);
   const bool blocks = args.source.own_dim == params.geometry.key_dim || args.source.own_dim % 64 == 0;
-  if (params.plain || !blocks || prefill_attention_form(params.geometry, capability_major()) == PrefillForm::kPlain) {
+  if (params.plain || !params.warpgroup || !blocks ||
+      prefill_attention_form(params.geometry, capability_major()) == PrefillForm::kPlain) {
     return launch_plain_prefill(args, stream);
   }
   if (params.geometry.dtype == KvDType::kFp8) return launch_widened(params, args, stream);
