@@ -22,6 +22,17 @@ std::int64_t pages_of_contexts(std::int64_t sequences, std::int64_t tokens) {
   return pages && *pages < kMostPages ? static_cast<std::int64_t>(*pages) : kMostPages;
 }
 
+// From pages of 64 tokens in all layers.
+Result<PoolSizes> number_pages(const KvLayout& layout, std::int64_t device, std::int64_t metadata, std::int64_t host) {
+  const std::int64_t layers = layout.rows.layers;
+  if (device > kMostPages / layers || std::max(host, metadata) > kMostPages / std::max(kPageTokens, layers)) {
+    return invalid_argument("the pool has more pages than can be numbered", "--device-kv-tokens");
+  }
+  return PoolSizes{.device_pages = static_cast<std::int32_t>(device * layers),
+                   .metadata_pages = static_cast<std::int32_t>(metadata * layout.metadata_layers),
+                   .host_pages = static_cast<std::int32_t>(host)};
+}
+
 }  // namespace
 
 Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
@@ -65,13 +76,42 @@ Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& 
   if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
   if (device * row_bytes + host * host_bytes > usable) return too_large("--host-kv", usable_bytes);  // both were given
   if (metadata_follows) metadata = host;
-  const std::int64_t layers = layout.rows.layers;
-  if (device > kMostPages / layers || std::max(host, metadata) > kMostPages / std::max(kPageTokens, layers)) {
-    return invalid_argument("the pool has more pages than can be numbered", "--device-kv-tokens");
+  return number_pages(layout, device, metadata, host);
+}
+
+Result<PoolSizes> choose_split_pool_sizes(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
+                                          std::int64_t device_bytes, std::int64_t host_bytes) {
+  const std::int64_t row_bytes = kPageTokens * layout.rows.token_bytes();  // 64 tokens in every layer
+  const std::int64_t metadata_bytes = layout.metadata_page_bytes();
+  const std::int64_t wanted = pages_of_contexts(config.max_batch, max_context);
+  std::int64_t host = config.host_kv_bytes / (row_bytes + metadata_bytes);
+  if (config.host_kv_bytes == 0) {
+    host = std::min(2 * wanted, host_bytes / 5 * 3 / (row_bytes + metadata_bytes));
+    if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
   }
-  return PoolSizes{.device_pages = static_cast<std::int32_t>(device * layers),
-                   .metadata_pages = static_cast<std::int32_t>(metadata * layout.metadata_layers),
-                   .host_pages = static_cast<std::int32_t>(host)};
+  if (host < 1) {
+    return invalid_argument(concat("--host-kv must be at least ", row_bytes + metadata_bytes, " bytes for this model"),
+                            "--host-kv");
+  }
+  if (host > host_bytes / (row_bytes + metadata_bytes)) return too_large("--host-kv", host_bytes);
+  std::int64_t metadata = 0;
+  if (metadata_bytes > 0) {
+    metadata = config.device_metadata_tokens / kPageTokens;
+    if (config.device_metadata_tokens == 0) metadata = std::min(host, device_bytes / 4 / metadata_bytes);
+    if (metadata < 1)
+      return invalid_argument("--device-metadata-tokens must be at least 64", "--device-metadata-tokens");
+    if (metadata > device_bytes / metadata_bytes) return too_large("--device-metadata-tokens", device_bytes);
+  }
+  const std::int64_t left = device_bytes - metadata * metadata_bytes;
+  std::int64_t device = config.device_kv_tokens / kPageTokens;
+  if (config.device_kv_tokens == 0) {
+    device = std::min(wanted, left / row_bytes);
+    if (device < 1)
+      return invalid_argument("the GPU memory that is left holds no page of the KV cache", "--device-kv-tokens");
+  }
+  if (device < 1) return invalid_argument("--device-kv-tokens must be at least 64", "--device-kv-tokens");
+  if (device > left / row_bytes) return too_large("--device-kv-tokens", left);
+  return number_pages(layout, device, metadata, host);
 }
 
 }  // namespace hotset::actors

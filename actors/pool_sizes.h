@@ -23,4 +23,11 @@ struct PoolSizes {
 Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
                                     std::int64_t usable_bytes);
 
+// The same where the device has memory of its own, `device_bytes` for both its pools. Defaults: of the device's
+// metadata all that the host pool holds, at most a quarter of the device's memory; of the device pool what max_batch
+// contexts need, at most what is left there; of the host pool twice max_batch contexts, at most 60 % of the host's
+// memory.
+Result<PoolSizes> choose_split_pool_sizes(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
+                                          std::int64_t device_bytes, std::int64_t host_bytes);
+
 }  // namespace hotset::actors

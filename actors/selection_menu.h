@@ -25,12 +25,13 @@ class SelectionMenu {
                                              const std::optional<std::int64_t>& budget) const;
 
   [[nodiscard]] const SharedPolicy& server() const { return server_; }
+  [[nodiscard]] const std::vector<SharedPolicy>& offers() const { return offers_; }  // that select
 
  private:
   [[nodiscard]] std::string names() const;
 
   SharedPolicy server_;
-  std::vector<SharedPolicy> offers_;  // that select
+  std::vector<SharedPolicy> offers_;
 };
 
 }  // namespace hotset::actors

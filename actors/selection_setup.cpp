@@ -93,23 +93,25 @@ MetadataGeometry expected_metadata(const std::string& algorithm, const ServerCon
 }
 
 Result<SelectionSetup> set_up_selection(const std::string& algorithm, const ServerConfig& config,
-                                        const model::Checkpoint& checkpoint, const model::ModelWeights& weights,
-                                        kernels::Backend& backend, const model::Tokenizer* tokenizer) {
+                                        const model::Checkpoint& checkpoint,
+                                        const model::CalibrateModel& calibrate_model,
+                                        const model::Tokenizer* tokenizer) {
+  const model::ModelConfig& model = checkpoint.config();
   SelectionSetup setup;
   setup.policy.threshold = config.sparse_threshold;
   setup.description = algorithm;
   if (algorithm == "dense") return setup;
   Made made = invalid_argument("--algorithm is not known", "--algorithm");
   if (algorithm == "dsa") {
-    setup.policy.threshold = weights.config.indexer->top_k;  // as the model was trained
-    made = make_dsa_of(config, weights.config);
+    setup.policy.threshold = model.indexer->top_k;  // as the model was trained
+    made = make_dsa_of(config, model);
   } else if (algorithm == "quest") {
-    made = make_quest_of(config, weights.config);
+    made = make_quest_of(config, model);
   } else if (algorithm == "streaming") {
     made = sparse::make_streaming(config.sparse_block, config.sparse_window);
   } else if (algorithm == "lowrank") {
     auto found = model::find_or_calibrate(
-        checkpoint, weights, backend,
+        checkpoint, calibrate_model,
         {.model = config.model, .rank = config.index_rank, .cache_dir = config.cache_dir, .tokenizer = tokenizer});
     if (!found) return found.error();
     if (!found.value()) {

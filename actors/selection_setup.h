@@ -8,11 +8,10 @@
 #include "core/config.h"
 #include "core/kv_geometry.h"
 #include "core/result.h"
-#include "kernels/backend.h"
 #include "model/checkpoint.h"
+#include "model/index_basis_source.h"
 #include "model/model_config.h"
 #include "model/tokenizer/tokenizer.h"
-#include "model/weights.h"
 #include "sparse/selection.h"
 
 namespace hotset::actors {
@@ -38,7 +37,7 @@ struct SelectionSetup {
 // served dense, with a warning. Errors name the option.
 [[nodiscard]] Result<SelectionSetup> set_up_selection(const std::string& algorithm, const ServerConfig& config,
                                                       const model::Checkpoint& checkpoint,
-                                                      const model::ModelWeights& weights, kernels::Backend& backend,
+                                                      const model::CalibrateModel& calibrate_model,
                                                       const model::Tokenizer* tokenizer);
 
 }  // namespace hotset::actors

@@ -3,21 +3,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "actors/pool_sizes.h"
 #include "actors/selection_setup.h"
+#include "actors/serving_engine.h"
 #include "actors/text_sources.h"
 #include "core/concat.h"
 #include "core/log.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "model/checkpoint.h"
 #include "model/kv_layout.h"
-#include "model/step_runner.h"
 #include "sparse/selection_trace.h"
-#include "storage/host_memory.h"
-#include "storage/kv_pools.h"
 
 namespace hotset::actors {
 namespace {
@@ -32,19 +28,13 @@ std::string model_name_of(const ServerConfig& config) {
                                                                            : path.filename().string();
 }
 
-Result<void> check_device(const ServerConfig& config) {
-  if (config.device == "auto" || config.device == "cpu") return {};
-  if (config.device == "cuda") return invalid_argument("--device cuda: this build has no CUDA backend", "--device");
-  return invalid_argument("--device must be auto, cpu or cuda", "--device");
-}
-
 Result<void> check_sizes(const ServerConfig& config) {
   if (config.load_format != "auto") return invalid_argument("--load-format: this build has only auto", "--load-format");
   if (config.max_batch < 1 || config.max_batch > 4096) {
     return invalid_argument("--max-batch must be between 1 and 4096", "--max-batch");
   }
-  if (config.prefill_chunk < 1 || config.prefill_chunk > 65536) {
-    return invalid_argument("--prefill-chunk must be between 1 and 65536", "--prefill-chunk");
+  if (config.prefill_chunk < 0 || config.prefill_chunk > 65536) {
+    return invalid_argument("--prefill-chunk must be between 1 and 65536, or 0", "--prefill-chunk");
   }
   if (config.max_queue < 1) return invalid_argument("--max-queue must be at least 1", "--max-queue");
   if (config.max_context < 0) return invalid_argument("--max-context must not be negative", "--max-context");
@@ -92,12 +82,6 @@ Result<SelectionMenu> menu_of(const ServerConfig& config, const sparse::Selectio
   return SelectionMenu(std::move(server).value(), std::move(others));
 }
 
-Result<PoolSizes> sizes_now(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context) {
-  const auto memory = storage::usable_memory();
-  if (!memory) return memory.error();
-  return choose_pool_sizes(config, layout, max_context, memory.value().bytes);
-}
-
 std::string mib(std::int64_t bytes) { return concat(bytes >> 20, " MiB"); }
 
 const char* mode_name(KvModeChoice mode) {
@@ -126,9 +110,11 @@ std::string summary_of(const ServingInfo& info, const model::ModelWeights& weigh
                 mib(metadata_bytes), "), host pool ", host_tokens, " tokens (", mib(host_bytes), ")");
 }
 
-// The file is complete when the runner ends.
-Result<void> record_selections(const ServerConfig& config, const sparse::SelectionPolicy& policy,
-                               const ServingParts& parts, model::StepRunner& runner) {
+// Null: --trace-selections is not given. The file is complete when the observer is dropped.
+Result<std::shared_ptr<sparse::SelectionObserver>> selection_recorder(const ServerConfig& config,
+                                                                      const sparse::SelectionPolicy& policy,
+                                                                      const ServingParts& parts) {
+  if (config.trace_selections.empty()) return std::shared_ptr<sparse::SelectionObserver>();
   if (policy.algorithm == nullptr) {
     log_warn("--trace-selections records nothing: with dense attention there are no selections");
   }
@@ -138,8 +124,7 @@ Result<void> record_selections(const ServerConfig& config, const sparse::Selecti
                                 .layers = parts.pools.layout.rows.layers,
                                 .hot_ring = parts.menu.server() ? parts.menu.server()->hot_shape.ring_recent : 0});
   if (!recorder) return recorder.error();
-  runner.observe(std::move(recorder).value());
-  return {};
+  return std::shared_ptr<sparse::SelectionObserver>(std::move(recorder).value());
 }
 
 // Everything about text: encoder, end-of-sequence tokens, what the API tells of it. Returns the tokenizer, or null.
@@ -163,36 +148,34 @@ Result<std::shared_ptr<const model::Tokenizer>> fill_text(const ServerConfig& co
   return tokenizer;
 }
 
-// Pools of the sizes in `parts`, and what runs the steps over them.
-Result<std::shared_ptr<model::StepRunner>> make_runner(const ServerConfig& config, const ServingParts& parts,
-                                                       const sparse::SelectionPolicy& policy,
-                                                       std::unique_ptr<model::ModelWeights> weights,
-                                                       std::unique_ptr<kernels::Backend> backend) {
-  auto device = storage::DevicePool::create(parts.pools.layout,
-                                            {.rows = parts.pools.device_pages, .metadata = parts.pools.metadata_pages});
-  if (!device) return device.error();
-  auto host = storage::HostPool::create(parts.pools.layout, parts.pools.host_pages);
-  if (!host) return host.error();
-  auto runner = std::make_shared<model::StepRunner>(
-      std::move(weights), std::move(backend), std::move(device).value(), std::move(host).value(), policy.algorithm,
-      model::StepRunnerLimits{.max_batch = config.max_batch, .prefill_chunk = config.prefill_chunk});
-  runner->verify(config.verify_rate);
-  if (!config.trace_selections.empty()) {
-    if (const auto traced = record_selections(config, policy, parts, *runner); !traced) return traced.error();
+// What the policies on the menu may need of an engine.
+EngineRequest engine_request(const KvLayout& layout, std::int64_t max_context, const SelectionMenu& menu) {
+  EngineRequest request{.layout = layout, .max_context = max_context};
+  for (const SharedPolicy& policy : menu.offers()) {
+    const sparse::HotBufferShape& shape = policy->hot_shape;
+    sparse::HotBufferShape& largest = request.largest_hot;
+    largest.hot_blocks = std::max(largest.hot_blocks, shape.hot_blocks);
+    largest.ring_tokens = std::max(largest.ring_tokens, shape.ring_tokens);
+    largest.block_tokens = std::max(largest.block_tokens, shape.block_tokens);
+    const sparse::SelectionAlgorithm& algorithm = *policy->selection.algorithm;
+    request.max_selected = std::max({request.max_selected, algorithm.max_blocks(), algorithm.forced_blocks()});
   }
-  return runner;
+  return request;
 }
 
 }  // namespace
 
-Result<ServingParts> load_serving_parts(const ServerConfig& config) {
-  for (const Result<void>& checked : {check_device(config), check_sizes(config)}) {
-    if (!checked) return checked.error();
-  }
+Result<ServingParts> load_serving_parts(const ServerConfig& given) {
+  if (const auto checked = check_sizes(given); !checked) return checked.error();
   ServingParts parts;
   parts.clock = std::make_shared<SystemClock>();
-  auto checkpoint = model::open_checkpoint(config.model);
+  auto checkpoint = model::open_checkpoint(given.model);
   if (!checkpoint) return checkpoint.error();
+  auto engine = choose_engine(given);
+  if (!engine) return engine.error();
+  const auto settled = engine.value()->settle(given);
+  if (!settled) return settled.error();
+  const ServerConfig& config = settled.value();
   const model::ModelConfig& model = checkpoint.value()->config();
   const auto context = context_of(config, model);
   if (!context) return context.error();
@@ -212,14 +195,13 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   // Before the weights are read, so that an impossible size is refused at once; the sizes hold what they leave.
   const KvLayout expected =
       model::kv_layout_of(model, kv_dtype_of(config), expected_metadata(algorithm.value(), config, model));
-  if (const auto early = sizes_now(config, expected, context.value()); !early) return early.error();
-
-  const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  auto backend = kernels::make_cpu_backend(config.threads > 0 ? config.threads : processors);
-  auto weights = model::load_weights(*checkpoint.value(), *backend);
-  if (!weights) return weights.error();
-  const auto selection = set_up_selection(algorithm.value(), config, *checkpoint.value(), *weights.value(), *backend,
-                                          tokenizer.value().get());
+  if (const auto early = engine.value()->pool_sizes(config, model, engine_request(expected, context.value(), SelectionMenu()));
+      !early) {
+    return early.error();
+  }
+  if (const auto loaded = engine.value()->load(*checkpoint.value()); !loaded) return loaded.error();
+  const auto selection = set_up_selection(algorithm.value(), config, *checkpoint.value(),
+                                          engine.value()->calibration(*checkpoint.value()), tokenizer.value().get());
   if (!selection) return selection.error();
   const sparse::SelectionPolicy& policy = selection.value().policy;
   if (policy.algorithm == nullptr && config.kv_mode == KvModeChoice::kHot) {
@@ -230,16 +212,19 @@ Result<ServingParts> load_serving_parts(const ServerConfig& config) {
   parts.menu = std::move(menu).value();
   parts.pools.layout = model::kv_layout_of(model, kv_dtype_of(config),
                                            policy.algorithm ? policy.algorithm->metadata() : MetadataGeometry{});
-  const auto sizes = sizes_now(config, parts.pools.layout, context.value());
+  const EngineRequest request = engine_request(parts.pools.layout, context.value(), parts.menu);
+  const auto sizes = engine.value()->pool_sizes(config, model, request);
   if (!sizes) return sizes.error();
   parts.pools.device_pages = sizes.value().device_pages;
   parts.pools.metadata_pages = sizes.value().metadata_pages;
   parts.pools.host_pages = sizes.value().host_pages;
-  parts.info.summary =
-      summary_of(parts.info, *weights.value(), backend->description(), config, parts.pools, selection.value());
-  auto runner = make_runner(config, parts, policy, std::move(weights).value(), std::move(backend));
-  if (!runner) return runner.error();
-  parts.executor = std::move(runner).value();
+  parts.info.summary = summary_of(parts.info, engine.value()->weights(), engine.value()->description(), config,
+                                  parts.pools, selection.value());
+  auto recorder = selection_recorder(config, policy, parts);
+  if (!recorder) return recorder.error();
+  auto executor = engine.value()->start(config, request, sizes.value(), policy.algorithm, std::move(recorder).value());
+  if (!executor) return executor.error();
+  parts.executor = std::move(executor).value();
   return parts;
 }
 

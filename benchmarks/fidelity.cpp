@@ -150,8 +150,12 @@ Setup set_up(const Options& options) {
     if (algorithm == "streaming") list.add_streaming();
     if (algorithm != "lowrank") continue;
     for (const std::int64_t rank : options.ranks) {
+      const auto calibrate_model = [&](std::span<const std::int32_t> tokens, std::int64_t wanted,
+                                       const model::CalibrationProgress& progress) {
+        return model::calibrate(*weights, *backend, tokens, wanted, progress);
+      };
       auto found = take(model::find_or_calibrate(
-          *checkpoint, *weights, *backend,
+          *checkpoint, calibrate_model,
           {.model = options.model, .rank = rank, .cache_dir = options.cache_dir, .tokenizer = setup.tokenizer.get()}));
       list.add_low_rank(found.value().basis);  // there is a tokenizer
     }

@@ -9,6 +9,7 @@ namespace hotset {
 
 enum class KvModeChoice { kAuto, kResident, kHot };
 enum class KvDTypeChoice { kAuto, kF32, kBF16, kFp8 };
+enum class ComputeTypeChoice { kAuto, kF32, kBF16 };
 
 struct ServerConfig {
   // model
@@ -30,11 +31,13 @@ struct ServerConfig {
   std::int64_t drain_timeout_ms = 30'000;      // after SIGTERM, running answers get that long
 
   // engine
-  std::string device = "auto";  // cpu, cuda, auto
-  int threads = 0;              // compute threads; 0: the processors this process may use
-  std::int64_t max_batch = 16;  // sequences in one step
-  std::int64_t prefill_chunk = 256;
+  std::string device = "auto";     // cpu, cuda, auto
+  int threads = 0;                 // compute threads; 0: the processors this process may use
+  std::int64_t max_batch = 16;     // sequences in one step
+  std::int64_t prefill_chunk = 0;  // prompt tokens in one step; 0: 256 on the CPU, 4,096 on a GPU
   std::string load_format = "auto";
+  ComputeTypeChoice compute_type = ComputeTypeChoice::kAuto;  // of matrix products; auto: f32 on the CPU, bf16 on a GPU
+  std::int64_t gpu_memory_bytes = 0;                          // that this process may use there; 0: what is free
 
   // cache
   KvDTypeChoice kv_dtype = KvDTypeChoice::kAuto;

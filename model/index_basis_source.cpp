@@ -96,11 +96,13 @@ std::string cached_index_basis_name(const Hash128& fingerprint, std::int64_t ran
   return concat(hex(fingerprint), "-rank", rank, ".index_basis.safetensors");
 }
 
-Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& checkpoint, const ModelWeights& weights,
-                                                         kernels::Backend& backend, const IndexBasisRequest& request) {
-  const auto geometry = kv_geometry_of(weights.config, KvDType::kF32);
+Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& checkpoint,
+                                                         const CalibrateModel& calibrate_model,
+                                                         const IndexBasisRequest& request) {
+  const ModelConfig& config = checkpoint.config();
+  const auto geometry = kv_geometry_of(config, KvDType::kF32);
   const std::int64_t rank =
-      request.rank.value_or(sparse::default_index_rank(geometry.key_dim, weights.config.latent.has_value()));
+      request.rank.value_or(sparse::default_index_rank(geometry.key_dim, config.latent.has_value()));
   if (auto ok = sparse::check_index_rank(rank, geometry.key_dim, "--index-rank"); !ok) return ok.error();
   auto beside = find_beside(request, geometry);
   if (!beside || beside.value()) return beside;
@@ -115,7 +117,7 @@ Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& check
   const auto tokens = request.tokenizer->encode(calibration_text(), {.parse_special = false});
   if (!tokens) return tokens.error();
   log_info("calibrating low-rank index keys of rank ", rank, ", once for this model");
-  auto made = calibrate(weights, backend, tokens.value(), rank, request.progress ? request.progress : log_progress());
+  auto made = calibrate_model(tokens.value(), rank, request.progress ? request.progress : log_progress());
   if (!made) return made.error();
   auto file = keep(made.value().basis, cached);
   return std::optional(FoundIndexBasis{std::make_shared<const sparse::IndexBasis>(std::move(made.value().basis)),

@@ -38,6 +38,10 @@ struct IndexBasisRequest {
   CalibrationProgress progress = nullptr;  // null: a log line every ten percent
 };
 
+// calibrate() with the model that is served; called only when nothing is found, so it may load the model for it.
+using CalibrateModel = std::function<Result<Calibration>(std::span<const std::int32_t> tokens, std::int64_t rank,
+                                                         const CalibrationProgress& progress)>;
+
 enum class IndexBasisOrigin { kBesideModel, kCache, kCalibrated };
 
 struct FoundIndexBasis {
@@ -52,7 +56,8 @@ struct FoundIndexBasis {
 // and is made anew. Null: there is no file and no tokenizer to calibrate with.
 // Errors: a rank that the model's keys don't allow (param --index-rank); a file beside the model that is damaged or of
 // another model; those of calibrate(). Blocks as long as calibrate() does.
-Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& checkpoint, const ModelWeights& weights,
-                                                         kernels::Backend& backend, const IndexBasisRequest& request);
+Result<std::optional<FoundIndexBasis>> find_or_calibrate(const Checkpoint& checkpoint,
+                                                         const CalibrateModel& calibrate_model,
+                                                         const IndexBasisRequest& request);
 
 }  // namespace hotset::model

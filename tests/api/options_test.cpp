@@ -57,7 +57,7 @@ TEST_F(OptionsTest, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
   EXPECT_EQ(config.max_batch, 4);
   EXPECT_EQ(config.threads, 3) << "an empty variable counts as not set";
   EXPECT_EQ(config.host, "0.0.0.0");
-  EXPECT_EQ(config.prefill_chunk, 256);
+  EXPECT_EQ(config.prefill_chunk, 0);
 }
 
 TEST_F(OptionsTest, ConfigFileMayComeFromTheEnvironment) {

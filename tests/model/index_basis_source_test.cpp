@@ -35,7 +35,11 @@ class IndexBasisSource : public ::testing::Test {
     fingerprint_ = fingerprint(*checkpoint);
     const auto backend = kernels::make_cpu_backend(1);
     const auto weights = load_weights(*checkpoint, *backend).value();
-    return find_or_calibrate(*checkpoint, *weights, *backend, request_);
+    const auto calibrate_model = [&](std::span<const std::int32_t> tokens, std::int64_t rank,
+                                     const CalibrationProgress& progress) {
+      return calibrate(*weights, *backend, tokens, rank, progress);
+    };
+    return find_or_calibrate(*checkpoint, calibrate_model, request_);
   }
   FoundIndexBasis found() {
     auto result = find();

@@ -1,0 +1,163 @@
+// The GPU as a server's device.
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "actors/serving_engine.h"
+#include "core/concat.h"
+#include "core/log.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/mapped_pool.h"
+#include "model/device_engine.h"
+#include "model/device_memory_plan.h"
+#include "model/device_step_runner.h"
+#include "storage/host_memory.h"
+#include "storage/kv_pools.h"
+
+namespace hotset::actors {
+namespace {
+
+constexpr std::int64_t kPrefillChunk = 4096;
+constexpr std::int64_t kMostBatch = 512;  // of the swap-in's launchers
+
+kernels::ElementType compute_of(const ServerConfig& config) {
+  return config.compute_type == ComputeTypeChoice::kF32 ? kernels::ElementType::kF32 : kernels::ElementType::kBF16;
+}
+
+std::string gib(std::int64_t bytes) { return concat(bytes >> 30, ".", (bytes >> 20) % 1024 * 10 / 1024, " GiB"); }
+
+// `body()`, with what a broken or full GPU throws as an Error.
+template <class Body>
+auto guarded(const char* what, const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::kOverloaded, concat("the memory of the GPU is too small ", what), "--gpu-memory"};
+  } catch (const std::exception& broken) {
+    return Error{ErrorCode::kInternal, concat("the GPU failed ", what, ": ", broken.what()), {}};
+  }
+}
+
+class CudaEngine final : public ServingEngine {
+ public:
+  CudaEngine(const ServerConfig& config, model::DeviceEngine engine)
+      : compute_(compute_of(config)), engine_(std::move(engine)) {}
+
+  Result<ServerConfig> settle(ServerConfig config) const override {
+    if (config.verify_rate > 0)
+      return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
+    if (!config.trace_selections.empty())
+      return invalid_argument("--trace-selections records on the CPU: use --device cpu with it", "--trace-selections");
+    if (config.max_batch > kMostBatch)
+      return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kMostBatch),
+                              "--max-batch");
+    if (config.kv_dtype == KvDTypeChoice::kFp8 && engine_.device.capability_major < 9)
+      return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
+    if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
+    if (config.kv_dtype == KvDTypeChoice::kAuto) config.kv_dtype = KvDTypeChoice::kBF16;
+    config.compute_type = compute_ == kernels::ElementType::kF32 ? ComputeTypeChoice::kF32 : ComputeTypeChoice::kBF16;
+    return config;
+  }
+
+  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
+                               const EngineRequest& request) const override {
+    const auto memory = storage::usable_memory();
+    if (!memory) return memory.error();
+    return guarded("when its memory was asked for", [&]() -> Result<PoolSizes> {
+      const std::int64_t weights = weights_ == nullptr ? model::device_weight_bytes(model, compute_) : 0;
+      const std::int64_t workspace =
+          model::device_workspace_bytes(model, request.layout, compute_, limits_of(config, request));
+      const std::int64_t usable = usable_bytes(config);
+      const std::int64_t pools = usable - weights - workspace;
+      if (pools <= 0) {
+        return Error{ErrorCode::kOverloaded,
+                     concat("the model does not fit the GPU: ", gib(usable), " may be used, the weights take ",
+                            gib(weights), ", the workspace ", gib(workspace),
+                            "; a smaller --max-batch, --prefill-chunk or --max-context takes less workspace"),
+                     "--gpu-memory"};
+      }
+      return choose_split_pool_sizes(config, request.layout, request.max_context, pools, memory.value().bytes);
+    });
+  }
+
+  Result<void> load(model::Checkpoint& checkpoint) override {
+    return guarded("while the weights were loaded", [&]() -> Result<void> {
+      const std::int64_t before = kernels::cuda::free_device_bytes();
+      auto weights = model::load_weights(checkpoint, *engine_.backend);
+      if (!weights) return weights.error();
+      engine_.weights = std::move(weights).value();
+      weights_ = engine_.weights.get();
+      weight_bytes_ = before - kernels::cuda::free_device_bytes();
+      log_info("weights: ", gib(weight_bytes_), " of the GPU's memory");
+      return {};
+    });
+  }
+
+  std::string description() const override { return engine_.backend->description(); }
+  const model::ModelWeights& weights() const override { return *weights_; }
+
+  // On the CPU, which loads the model for it: calibration is once for a model.
+  model::CalibrateModel calibration(model::Checkpoint& checkpoint) override {
+    return [&checkpoint](std::span<const std::int32_t> tokens, std::int64_t rank,
+                         const model::CalibrationProgress& progress) -> Result<model::Calibration> {
+      const auto backend =
+          kernels::make_cpu_backend(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+      auto weights = model::load_weights(checkpoint, *backend);
+      if (!weights) return weights.error();
+      return model::calibrate(*weights.value(), *backend, tokens, rank, progress);
+    };
+  }
+
+  Result<std::shared_ptr<model::StepExecutor>> start(const ServerConfig& config, const EngineRequest& request,
+                                                     const PoolSizes& sizes,
+                                                     std::shared_ptr<const sparse::SelectionAlgorithm> keeper,
+                                                     std::shared_ptr<sparse::SelectionObserver> /*observer*/) override {
+    const auto memory = storage::usable_memory();
+    if (!memory) return memory.error();
+    return guarded("when the engine was set up", [&]() -> Result<std::shared_ptr<model::StepExecutor>> {
+      auto host = storage::HostPool::create(request.layout, sizes.host_pages,
+                                            kernels::cuda::mapped_pool_memory(memory.value().bytes));
+      if (!host) return host.error();
+      auto device =
+          storage::DevicePool::create(request.layout, {.rows = sizes.device_pages, .metadata = sizes.metadata_pages},
+                                      kernels::cuda::device_pool_memory);
+      if (!device) return device.error();
+      return std::shared_ptr<model::StepExecutor>(std::make_shared<model::DeviceStepRunner>(
+          std::move(engine_), std::move(device).value(), std::move(host).value(), std::move(keeper),
+          limits_of(config, request)));
+    });
+  }
+
+ private:
+  static model::DeviceRunnerLimits limits_of(const ServerConfig& config, const EngineRequest& request) {
+    return {.max_batch = config.max_batch,
+            .prefill_chunk = config.prefill_chunk,
+            .max_tokens = request.max_context + 2,  // a stop is known one step late
+            .largest_hot = request.largest_hot,
+            .max_selected = request.max_selected};
+  }
+
+  // What the option leaves of the memory, or nine tenths of what is free; loaded weights are taken from it already.
+  [[nodiscard]] std::int64_t usable_bytes(const ServerConfig& config) const {
+    const std::int64_t free = kernels::cuda::free_device_bytes();
+    if (config.gpu_memory_bytes == 0) return free / 10 * 9;
+    return std::min(free, config.gpu_memory_bytes - weight_bytes_);
+  }
+
+  kernels::ElementType compute_;
+  model::DeviceEngine engine_;
+  const model::ModelWeights* weights_ = nullptr;
+  std::int64_t weight_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ServingEngine>> make_cuda_engine(const ServerConfig& config) {
+  auto engine = model::open_device_engine(compute_of(config));
+  if (!engine) return engine.error();
+  return std::unique_ptr<ServingEngine>(std::make_unique<CudaEngine>(config, std::move(engine).value()));
+}
+
+}  // namespace hotset::actors

@@ -1,0 +1,22 @@
+// What an engine on a GPU will take there beside the pools of the KV cache, before anything is allocated.
+#pragma once
+
+#include <cstdint>
+
+#include "core/kv_geometry.h"
+#include "kernels/activations.h"
+#include "model/device_step_runner.h"
+#include "model/model_config.h"
+
+namespace hotset::model {
+
+// Bytes of the weights in the compute type.
+[[nodiscard]] std::int64_t device_weight_bytes(const ModelConfig& config, kernels::ElementType compute);
+
+// Bytes of the workspace: activations of the longest step, logits, scores, lists and partial results of attention,
+// tables of the batch, state of hot buffers, cuBLASLt and captured graphs. An upper bound; parts that depend on lengths
+// grow up to it as longer sequences come.
+[[nodiscard]] std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& layout,
+                                                  kernels::ElementType compute, const DeviceRunnerLimits& limits);
+
+}  // namespace hotset::model
