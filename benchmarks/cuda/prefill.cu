@@ -76,8 +76,7 @@ void run_case(const Case& given, const DeviceBuffer<std::byte>& flush) {
                                             .out_stride = out_width,
                                             .heads = given.heads,
                                             .scale = 1.0F / std::sqrt(static_cast<float>(given.key_dim)),
-                                            .workspace = workspace.data(),
-                                            .warpgroup = true};
+                                            .workspace = workspace.data()};
   const double us = graph_time_us(
       stream.get(), 9, [&](cudaStream_t s) { launch_prefill_attention(params, s); },
       [&](cudaStream_t s) { HOTSET_CUDA_CHECK(cudaMemsetAsync(flush.data(), 1, flush.bytes(), s)); });

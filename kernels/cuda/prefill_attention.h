@@ -70,8 +70,6 @@ struct PrefillAttentionDeviceParams {
   float scale = 1.0F;         // > 0; multiplies q.k
   void* workspace = nullptr;  // prefill_attention_workspace_bytes, 16-byte aligned; the same for all calls of a chunk
   bool plain = false;         // the plain form, whatever the shape; the same in all calls of a chunk
-  // The tensor-core form where the shape has one; the same in all calls of a chunk. Off: its test has not run on a GPU.
-  bool warpgroup = false;
 };
 
 // What the launcher takes for this geometry on a device of this compute capability (major number).

@@ -170,7 +170,6 @@ std::vector<float> run_launches(const Prompt& prompt, std::int64_t begin, std::i
     params.scale = shape.scale();
     params.workspace = workspace.data();
     params.plain = shape.plain;
-    params.warpgroup = !shape.plain;
     set_source(params);
     launch_prefill_attention(params, stream.get());
   }
