@@ -165,7 +165,7 @@ TEST_F(OptionsTest, BadValuesNameTheirSource) {
   EXPECT_EQ(failure({"--port", "80x"}), "--port must be an integer from 0 to 65535.");
   EXPECT_EQ(failure({"--kv-mode", "warm"}), "--kv-mode must be one of auto, resident, hot.");
   EXPECT_EQ(failure({"--sparse-block", "12"}), "--sparse-block must be one of 1, 2, 4, 8, 16, 32, 64.");
-  EXPECT_NE(failure({"--prefill-chunk", "0"}), "");
+  EXPECT_NE(failure({"--prefill-chunk", "-1"}), "");
   EXPECT_NE(failure({"--max-batch", "0"}), "");
   EXPECT_NE(failure({"--host-kv", "4GX"}).find("--host-kv must be a size"), std::string::npos);
   EXPECT_NE(failure({"--frobnicate", "1"}).find("--frobnicate"), std::string::npos);

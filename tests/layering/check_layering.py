@@ -9,7 +9,7 @@ import sys
 
 LAYERS = ["api", "actors", "model", "sparse", "storage", "kernels", "core"]  # a folder sees itself and what follows
 OUTSIDE_THE_LAYERS = ["tests", "benchmarks"]  # may include anything
-OTHER_FOLDERS = ["configs", "docker", "docs", "cmake", "tools", "build", "third_party"]  # hold no checked sources
+OTHER_FOLDERS = ["configs", "docker", "docs", "cmake", "tools", "build", "third_party", "third_party_peers"]  # hold no checked sources
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Library, pattern of its headers, pattern of the paths that may include them.
