@@ -63,7 +63,7 @@ std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& l
 
   std::int64_t bytes = kGraphsAndLibraries;
   bytes += rows * row_bytes(config, element);
-  bytes += 3 * batch * config.vocabulary * kFloat;  // logits, sampling, its counts
+  bytes += 4 * batch * config.vocabulary * kFloat;  // logits, sampling, its counts
   // Decode attention: lists, partial results of runs of 256; those of a full batch share the pool's rows, so half of
   // the longest possible is ample.
   bytes += batch * tokens * kFloat;
