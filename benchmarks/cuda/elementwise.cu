@@ -1,4 +1,5 @@
-// Elementwise kernels and sampling by rows: time of a graph replay beside bytes / 4.2 TB/s.
+// Elementwise kernels, the rows and lists of a decode layer, and sampling by rows: time of a graph replay beside bytes
+// / 4.2 TB/s.
 //
 //   elementwise
 //
@@ -9,9 +10,12 @@
 #include "benchmarks/cuda/graph_time.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/embed.h"
+#include "kernels/cuda/load_keys.h"
+#include "kernels/cuda/new_rows.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/slot_lists.h"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -23,6 +27,8 @@ constexpr std::int32_t kHeadDim = 128;
 constexpr std::int64_t kVocabulary = 129'280;
 constexpr std::int64_t kMostRows = 4096;
 constexpr std::int64_t kMostSampled = 256;
+constexpr std::int64_t kLongest = 131'072;
+constexpr std::int64_t kMostListed = 128;
 constexpr double kBytesPerUs = 4.2e6;
 constexpr int kRepeats = 30;
 
@@ -43,6 +49,19 @@ class Bench {
     }
     positions_.upload(positions.data(), positions.size());
     tokens_.upload(tokens.data(), tokens.size());
+    std::vector<std::int32_t> pages(kLongest / kPageTokens), counts(2 * kMostListed, 128), blocks(kMostListed * 2048);
+    for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<std::int32_t>(i * 1021 % pages.size());
+    for (std::size_t i = 0; i < kMostListed; ++i) counts[i] = 2048;
+    // Ascending in a row of either list.
+    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::int32_t>(i % 2048 * 3);
+    pages_.upload(pages.data(), pages.size());
+    counts_.upload(counts.data(), counts.size());
+    blocks_.upload(blocks.data(), blocks.size());
+    std::vector<HotRow> tables(kMostListed * 2);
+    for (HotRow& table : tables) table.device_pages = pages_.data();
+    tables_.upload(tables.data(), tables.size());
+    const std::vector<std::int32_t> lengths(kMostListed, kLongest);
+    lengths_.upload(lengths.data(), lengths.size());
     std::mt19937 engine(1);
     std::normal_distribution<float> normal(0.0F, 3.0F);
     std::vector<float> logits(kMostSampled * kVocabulary);
@@ -53,6 +72,9 @@ class Bench {
   void run() {
     std::printf("%-34s %6s %10s %10s %7s %8s\n", "kernel", "rows", "us", "floor us", "ratio", "GB/s");
     for (const std::int64_t rows : {1, 32, 256, 4096}) elementwise(rows);
+    for (const std::int64_t rows : {1, 32, 128, 256}) new_rows(rows);
+    for (const std::int64_t rows : {1, 32, 128}) slot_lists(rows);
+    keys();
     for (const std::int64_t rows : {1, 16, 32, 64, 256}) {
       SamplingRow greedy;
       greedy.temperature = 0.0F;
@@ -111,6 +133,83 @@ class Bench {
     });
   }
 
+  // Sequences of one table of pages, whose rows overlap: the writes are as many as of sequences apart.
+  void new_rows(std::int64_t rows) {
+    for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+      const bool fp8 = dtype == KvDType::kFp8;
+      GroupedRowsParams grouped;
+      grouped.geometry = {1, 8, kHeadDim, kHeadDim, KvGeometry::Layout::kGrouped, dtype};
+      grouped.targets = {tables_.data(), nullptr, positions_.data(), pool_.data()};
+      grouped.rotation = {frequencies_.data(), kHeadDim, 1.0F};
+      auto* const product = reinterpret_cast<float*>(activations_.data());
+      grouped.q = product;
+      grouped.k = product + 32 * kHeadDim;
+      grouped.v = product + 40 * kHeadDim;
+      grouped.q_stride = grouped.k_stride = grouped.v_stride = 48 * kHeadDim;
+      grouped.q_norm = grouped.k_norm = weight_.data();
+      grouped.q_out = product;
+      grouped.q_out_stride = grouped.q_stride;
+      grouped.k_out = product + kMostRows * 48 * kHeadDim;
+      grouped.k_out_stride = 8 * kHeadDim;
+      grouped.rows = rows;
+      grouped.heads = 32;
+      const double grouped_bytes = 4.0 * kHeadDim * (48 + 32 + 8) + static_cast<double>(grouped.geometry.row_bytes());
+      row(fp8 ? "new rows, 32/8 x 128, norm, FP8" : "new rows, 32/8 x 128, norm, bf16", rows,
+          static_cast<double>(rows) * grouped_bytes, [&](Stream stream) { launch_grouped_rows(grouped, stream); });
+      LatentRowsParams latent;
+      latent.geometry = {1, 1, 576, 512, KvGeometry::Layout::kLatent, dtype};
+      latent.targets = grouped.targets;
+      latent.rotation = {frequencies_.data(), 64, 1.0F};
+      latent.in = product;
+      latent.in_stride = 576;
+      latent.norm = weight_.data();
+      latent.rows = rows;
+      row(fp8 ? "new rows, latent 576, FP8" : "new rows, latent 576, bf16", rows,
+          static_cast<double>(rows) * (4.0 * 576 + static_cast<double>(latent.geometry.row_bytes())),
+          [&](Stream stream) { launch_latent_rows(latent, stream); });
+    }
+  }
+
+  void slot_lists(std::int64_t rows) {
+    for (const std::int64_t count : {std::int64_t{2048}, kLongest}) {
+      for (const std::int32_t block : {1, 16}) {
+        const bool everything = count == kLongest;
+        if (everything && block > 1) continue;
+        SlotListsParams params;
+        params.rows = tables_.data();
+        params.lengths = lengths_.data();
+        params.blocks = everything ? nullptr : blocks_.data();
+        params.block_counts = counts_.data() + (block == 1 ? 0 : kMostListed);
+        params.slots = slots_.data();
+        params.counts = list_counts_.data();
+        params.slot_stride = params.max_count = count;
+        params.max_selected = static_cast<std::int32_t>(2048 / block);
+        params.block_tokens = block;
+        params.batch = static_cast<std::int32_t>(rows);
+        const double bytes = 4.0 * static_cast<double>(rows) *
+                             static_cast<double>(everything ? count + count / kPageTokens : count + 2048 / block);
+        row(everything   ? "slot lists, all of 131072"
+            : block == 1 ? "slot lists, 2048 of blocks of 1"
+                         : "slot lists, 128 blocks of 16",
+            rows, bytes, [&](Stream stream) { launch_slot_lists(params, stream); });
+      }
+    }
+  }
+
+  void keys() {
+    for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+      DeviceLoadKeysParams params;
+      params.geometry = {1, 1, 576, 512, KvGeometry::Layout::kLatent, dtype};
+      params.pool = pool_.data();
+      params.pages = pages_.data();
+      params.last = kLongest / 2;
+      params.out = activations_.data();
+      row(dtype == KvDType::kFp8 ? "keys of latent rows, FP8 to bf16" : "keys of latent rows, bf16", params.last,
+          static_cast<double>(params.last) * static_cast<double>(2 * 576 + params.geometry.row_bytes()),
+          [&](Stream stream) { launch_load_keys(params, stream); });
+    }
+  }
+
   // The floor: the logits once.
   void sampling(const char* name, std::int64_t rows, const SamplingRow& settings) {
     std::vector<SamplingRow> all(static_cast<std::size_t>(rows), settings);
@@ -137,6 +236,10 @@ class Bench {
   DeviceBuffer<float> weight_{kHidden}, frequencies_{kHeadDim / 2};
   DeviceBuffer<std::int64_t> positions_{kMostRows};
   DeviceBuffer<std::int32_t> tokens_{kMostRows};
+  DeviceBuffer<std::byte> pool_{kLongest * 4096};
+  DeviceBuffer<HotRow> tables_{2 * kMostListed};
+  DeviceBuffer<std::int32_t> pages_{kLongest / kPageTokens}, lengths_{kMostListed}, counts_{2 * kMostListed};
+  DeviceBuffer<std::int32_t> blocks_{kMostListed * 2048}, slots_{kMostListed * kLongest}, list_counts_{kMostListed};
   DeviceBuffer<float> logits_{kMostSampled * kVocabulary};
   DeviceBuffer<SamplingRow> settings_{kMostSampled};
   DeviceBuffer<std::int32_t> sampled_{kMostSampled}, top_ids_{kMostSampled * kMostAlternatives};
