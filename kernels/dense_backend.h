@@ -22,6 +22,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/array.h"
+#include "kernels/random_numbers.h"
 #include "kernels/tensor.h"
 
 namespace hotset::kernels {
@@ -127,6 +128,12 @@ struct SiluGateParams {
   std::int64_t width = 0;
 };
 
+struct ExpertsShape {
+  std::int32_t count = 0;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;  // of one expert
+};
+
 // The experts of a layer in the backend's own layout; expert(x) = down(silu(gate(x)) * up(x)).
 class PackedExperts {
  public:
@@ -135,13 +142,10 @@ class PackedExperts {
   // Copies; every part of every expert is set once before use. Gate and up: [intermediate, hidden]; down: [hidden,
   // intermediate].
   virtual void set(std::int32_t expert, Part part, const MatrixView& matrix) = 0;
+  // Sets all of them; part p (0 ... 2) of expert e begins with number (3 e + p) * hidden * intermediate. `shape` is
+  // that of make_experts().
+  virtual void set_random(const ExpertsShape& shape, std::uint64_t seed, float deviation, float down_deviation);
   [[nodiscard]] virtual std::int64_t bytes() const = 0;  // memory it holds
-};
-
-struct ExpertsShape {
-  std::int32_t count = 0;
-  std::int64_t hidden = 0;
-  std::int64_t intermediate = 0;  // of one expert
 };
 
 // out[r, :] += sum of weights[r, i] * expert(ids[r, i])(x[r, :]), in ascending expert number, whatever the order of the
@@ -214,6 +218,13 @@ class DenseBackend {
     for (const MatrixView& matrix : matrices) out.push_back(pack(matrix));
     return out;
   }
+  // As pack() of what random_matrix_bits() gives, made where the backend likes; as pack_batch() of [count * rows, cols]
+  // cut into matrices of `rows`.
+  [[nodiscard]] virtual std::unique_ptr<PackedMatrix> random_matrix(const RandomNumbers& numbers, std::int64_t rows,
+                                                                    std::int64_t cols);
+  [[nodiscard]] virtual std::vector<std::unique_ptr<PackedMatrix>> random_batch(const RandomNumbers& numbers,
+                                                                                std::int64_t count, std::int64_t rows,
+                                                                                std::int64_t cols);
   [[nodiscard]] virtual std::unique_ptr<PackedExperts> make_experts(const ExpertsShape& shape) = 0;
 
   virtual void embed(const EmbedParams& params) = 0;

@@ -113,20 +113,6 @@ Result<TensorTable> read_tensors(const fs::path& folder, const fs::path& weights
                {}};
 }
 
-Result<ModelConfig> read_config(const fs::path& folder) {
-  auto text = read_text_file(folder / "config.json", kMaxConfigBytes);
-  if (!text) return text.error();
-  auto generation = read_text_file(folder / "generation_config.json", kMaxConfigBytes);
-  if (!generation && generation.error().code != ErrorCode::kNotFound) return generation.error();
-  auto config = parse_hf_config(text.value(), generation ? std::string_view(generation.value()) : std::string_view());
-  if (!config) return config;
-  // canonical(): "." and a trailing slash have a last component too.
-  std::error_code failed;
-  const auto absolute = fs::canonical(folder, failed);
-  if (!failed) config.value().name = absolute.filename().string();
-  return config;
-}
-
 std::string file_name(std::string_view canonical) {
   const std::string_view prefix = canonical == "lm_head" ? "" : "model.";
   const bool whole = canonical.ends_with(".bias") || canonical.ends_with(".e_score_correction_bias");
@@ -236,8 +222,22 @@ Result<void> assign_tensors(const TensorTable& table, CheckpointContents& out) {
 
 }  // namespace
 
+Result<ModelConfig> read_folder_config(const fs::path& folder) {
+  auto text = read_text_file(folder / "config.json", kMaxConfigBytes);
+  if (!text) return text.error();
+  auto generation = read_text_file(folder / "generation_config.json", kMaxConfigBytes);
+  if (!generation && generation.error().code != ErrorCode::kNotFound) return generation.error();
+  auto config = parse_hf_config(text.value(), generation ? std::string_view(generation.value()) : std::string_view());
+  if (!config) return config;
+  // canonical(): "." and a trailing slash have a last component too.
+  std::error_code failed;
+  const auto absolute = fs::canonical(folder, failed);
+  if (!failed) config.value().name = absolute.filename().string();
+  return config;
+}
+
 Result<CheckpointContents> read_safetensors_checkpoint(const fs::path& folder, const fs::path& weights) {
-  auto config = read_config(folder);
+  auto config = read_folder_config(folder);
   if (!config) return config.error();
   auto tokenizer = read_hf_tokenizer_files(folder);
   if (!tokenizer) return tokenizer.error();

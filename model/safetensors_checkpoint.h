@@ -13,4 +13,8 @@ namespace hotset::model {
 Result<CheckpointContents> read_safetensors_checkpoint(const std::filesystem::path& folder,
                                                        const std::filesystem::path& weights);
 
+// config.json of the folder and, where there is one, generation_config.json. Errors: kNotFound, and
+// parse_hf_config()'s.
+Result<ModelConfig> read_folder_config(const std::filesystem::path& folder);
+
 }  // namespace hotset::model

@@ -1,16 +1,67 @@
 #include "sparse/index_basis.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 
+#include "core/check.h"
 #include "core/concat.h"
+#include "core/splitmix.h"
 
 namespace hotset::sparse {
 namespace {
 
 constexpr std::int32_t kLatentRank = 64;
 
+using Direction = std::vector<double>;
+
+double product(const Direction& a, const Direction& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Gram-Schmidt, twice: once leaves what rounding does to nearly parallel directions.
+std::vector<Direction> random_directions(std::int32_t count, std::int32_t size, std::uint64_t& state) {
+  std::vector<Direction> out;
+  while (static_cast<std::int32_t>(out.size()) < count) {
+    Direction next(static_cast<std::size_t>(size));
+    for (double& x : next) {
+      state = splitmix64(state);
+      x = static_cast<double>(state >> 11) * 0x1p-52 - 1.0;
+    }
+    for (int pass = 0; pass < 2; ++pass) {
+      for (const Direction& other : out) {
+        const double share = product(next, other);
+        for (std::size_t i = 0; i < next.size(); ++i) next[i] -= share * other[i];
+      }
+      const double length = std::sqrt(product(next, next));
+      for (double& x : next) x /= length;
+    }
+    out.push_back(std::move(next));
+  }
+  return out;
+}
+
 }  // namespace
+
+IndexBasis random_index_basis(IndexBasis shape, std::uint64_t seed) {
+  HS_CHECK(shape.rank <= shape.key_dim, "so many directions are orthogonal");
+  std::uint64_t state = splitmix64(seed);
+  shape.u.clear();
+  for (std::int32_t layer = 0; layer < shape.layers; ++layer) {
+    std::vector<float>& u = shape.u.emplace_back();
+    for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
+      const std::vector<Direction> directions = random_directions(shape.rank, shape.key_dim, state);
+      for (std::size_t channel = 0; channel < static_cast<std::size_t>(shape.key_dim); ++channel) {
+        for (const Direction& direction : directions) u.push_back(static_cast<float>(direction[channel]));
+      }
+    }
+  }
+  hash_index_basis(shape);
+  return shape;
+}
 
 void hash_index_basis(IndexBasis& basis) {
   ContentHash hash;

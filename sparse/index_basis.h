@@ -31,6 +31,10 @@ struct IndexBasis {
 // Sets `hash` from the other members. Equal bases have equal hashes on every machine of the same byte order.
 void hash_index_basis(IndexBasis& basis);
 
+// Seeded random directions, orthonormal; for measurements with dummy weights. `shape`: all but `u` and `hash`, which
+// are set. rank <= key_dim.
+[[nodiscard]] IndexBasis random_index_basis(IndexBasis shape, std::uint64_t seed);
+
 // Good without asking: 64 for latent rows; else a quarter of the head's channels (16 of 64, 32 of 128), rounded down to
 // a multiple of 4, at least 4. Never more than `key_dim`.
 [[nodiscard]] std::int32_t default_index_rank(std::int32_t key_dim, bool latent);

@@ -59,6 +59,14 @@ class CudaBackend final : public DenseBackend {
   std::vector<std::unique_ptr<PackedMatrix>> pack_batch(std::span<const MatrixView> matrices) override {
     return uploader_.upload_batch(matrices, compute_);
   }
+  std::unique_ptr<PackedMatrix> random_matrix(const RandomNumbers& numbers, std::int64_t rows,
+                                              std::int64_t cols) override {
+    return std::move(uploader_.make_random(numbers, 1, rows, cols, compute_).front());
+  }
+  std::vector<std::unique_ptr<PackedMatrix>> random_batch(const RandomNumbers& numbers, std::int64_t count,
+                                                          std::int64_t rows, std::int64_t cols) override {
+    return uploader_.make_random(numbers, count, rows, cols, compute_);
+  }
   std::unique_ptr<PackedExperts> make_experts(const ExpertsShape& shape) override {
     return std::make_unique<DeviceExperts>(shape, compute_, uploader_, arena_);
   }

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/half.h"
 #include "kernels/cpu/block_formats.h"
+#include "kernels/cuda/random_fill.h"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -92,6 +93,28 @@ void WeightUploader::upload_to(const MatrixView& view, ElementType type, void* t
   }
 }
 
+std::vector<std::unique_ptr<PackedMatrix>> WeightUploader::make_random(const RandomNumbers& numbers, std::int64_t count,
+                                                                       std::int64_t rows, std::int64_t cols,
+                                                                       ElementType type) {
+  const std::int64_t bytes = rows * cols * element_bytes(type);
+  const std::shared_ptr<Memory> memory = arena_.allocate(bytes * count);
+  fill_random(numbers, count * rows, cols, type, memory->data());
+  std::vector<std::unique_ptr<PackedMatrix>> out;
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(std::make_unique<WeightMatrix>(memory, i * bytes, rows, cols, type));
+  return out;
+}
+
+void WeightUploader::fill_random(const RandomNumbers& numbers, std::int64_t rows, std::int64_t cols, ElementType type,
+                                 void* target) {
+  launch_random_fill({.numbers = numbers,
+                      .rows = rows,
+                      .cols = cols,
+                      .out = target,
+                      .type = type == ElementType::kF32 ? ActivationType::kF32 : ActivationType::kBF16},
+                     stream_.get());
+}
+
 DeviceExperts::DeviceExperts(const ExpertsShape& shape, ElementType type, WeightUploader& uploader, DeviceArena& arena)
     : shape_(shape),
       type_(type),
@@ -108,6 +131,21 @@ void DeviceExperts::set(std::int32_t expert, Part part, const MatrixView& matrix
   const std::int64_t place = down ? expert : 2 * std::int64_t{expert} + (part == Part::kUp ? 1 : 0);
   void* const memory = (down ? down_ : gate_up_)->data();
   uploader_.upload_to(matrix, type_, static_cast<std::byte*>(memory) + place * part_bytes());
+}
+
+void DeviceExperts::set_random(const ExpertsShape& shape, std::uint64_t seed, float deviation, float down_deviation) {
+  HS_CHECK(shape.count == shape_.count && shape.hidden == shape_.hidden && shape.intermediate == shape_.intermediate,
+           "the experts have one shape");
+  const std::int64_t part = shape_.hidden * shape_.intermediate;
+  RandomNumbers numbers{.seed = seed, .deviation = deviation, .group_step = 3 * part};
+  numbers.group_rows = 2 * shape_.intermediate;
+  numbers.row_step = shape_.hidden;
+  uploader_.fill_random(numbers, shape_.count * numbers.group_rows, shape_.hidden, type_, gate_up_->data());
+  numbers.deviation = down_deviation;
+  numbers.first = 2 * part;
+  numbers.group_rows = shape_.hidden;
+  numbers.row_step = shape_.intermediate;
+  uploader_.fill_random(numbers, shape_.count * shape_.hidden, shape_.intermediate, type_, down_->data());
 }
 
 ExpertWeights DeviceExperts::weights() const {

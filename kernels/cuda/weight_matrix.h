@@ -35,6 +35,11 @@ class WeightUploader {
   [[nodiscard]] std::vector<std::unique_ptr<PackedMatrix>> upload_batch(std::span<const MatrixView> views,
                                                                         ElementType type);
   void upload_to(const MatrixView& view, ElementType type, void* target);
+  // Filled on the device, `count` matrices one behind the other; queued.
+  [[nodiscard]] std::vector<std::unique_ptr<PackedMatrix>> make_random(const RandomNumbers& numbers, std::int64_t count,
+                                                                       std::int64_t rows, std::int64_t cols,
+                                                                       ElementType type);
+  void fill_random(const RandomNumbers& numbers, std::int64_t rows, std::int64_t cols, ElementType type, void* target);
 
  private:
   const DeviceStream& stream_;
@@ -48,6 +53,7 @@ class DeviceExperts final : public PackedExperts {
   // The uploader outlives it.
   DeviceExperts(const ExpertsShape& shape, ElementType type, WeightUploader& uploader, DeviceArena& arena);
   void set(std::int32_t expert, Part part, const MatrixView& matrix) override;
+  void set_random(const ExpertsShape& shape, std::uint64_t seed, float deviation, float down_deviation) override;
   [[nodiscard]] std::int64_t bytes() const override { return 3 * part_bytes() * shape_.count; }
   [[nodiscard]] ExpertWeights weights() const;
 

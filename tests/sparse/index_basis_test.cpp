@@ -23,6 +23,27 @@ TEST(IndexBasis, DefaultRanks) {
   }
 }
 
+TEST(IndexBasis, RandomDirectionsAreOrthonormal) {
+  const IndexBasis shape{.layers = 2, .kv_heads = 3, .key_dim = 24, .rank = 24};
+  const IndexBasis basis = random_index_basis(shape, 5);
+  ASSERT_EQ(basis.u.size(), 2U);
+  for (std::int32_t layer = 0; layer < shape.layers; ++layer) {
+    const auto u = basis.of(layer);
+    ASSERT_EQ(u.size(), 3U * 24 * 24);
+    for (std::size_t head = 0; head < 3; ++head) {
+      for (std::size_t a = 0; a < 24; ++a) {
+        for (std::size_t b = 0; b <= a; ++b) {
+          double sum = 0;
+          for (std::size_t c = 0; c < 24; ++c) sum += double{u[(head * 24 + c) * 24 + a]} * u[(head * 24 + c) * 24 + b];
+          EXPECT_NEAR(sum, a == b ? 1.0 : 0.0, 1e-6) << layer << ' ' << head << ' ' << a << ' ' << b;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(random_index_basis(shape, 5).hash, basis.hash);
+  EXPECT_NE(random_index_basis(shape, 6).hash, basis.hash);
+}
+
 TEST(IndexBasis, RanksThatAreRefused) {
   for (const std::int64_t rank : {-2LL, 0LL, 1LL, 15LL, 66LL, 1LL << 40}) {
     const auto checked = check_index_rank(rank, 64, "--rank");
