@@ -138,6 +138,8 @@ void DeviceAttention::decode(const LayerAttention& layer) {
   const sparse::DeviceTables& tables = kv_.tables();
   const cuda::HotRow* const rows = tables.hot_rows_of(layer.layer);
   const std::int32_t metadata = metadata_layer(layer.layer);
+  using Part = DecodeProbe::Part;
+  tell_probe(Part::kProjected, layer.layer);
   store(layer, {.positions = batch_->positions(),
                 .metadata_positions = batch_->metadata_positions(),
                 .rows = rows,
@@ -146,6 +148,7 @@ void DeviceAttention::decode(const LayerAttention& layer) {
                 .metadata_stride = tables.metadata_layers * tables.pages,
                 .metadata_pool = kv_.metadata_pool(),
                 .count = decode_.rows});
+  tell_probe(Part::kStored, layer.layer);
   if (!layer.shares_selection) {
     selected_layer_ = layer.layer;
     if (decode_.most_blocks > 0) select(layer);
@@ -171,6 +174,7 @@ void DeviceAttention::decode(const LayerAttention& layer) {
                          stream_.get());
     cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
   }
+  tell_probe(Part::kSwapped, layer.layer);
   cuda::launch_slot_lists({.rows = rows,
                            .lengths = batch_->lengths(),
                            .blocks = decode_.most_blocks > 0 ? selected : nullptr,
@@ -184,7 +188,9 @@ void DeviceAttention::decode(const LayerAttention& layer) {
                            .row_block_tokens = batch_->block_tokens(),
                            .batch = decode_.rows},
                           stream_.get());
+  tell_probe(Part::kListed, layer.layer);
   attend(layer, 0, decode_.rows, decode_.longest_list, kv_.row_pool());
+  tell_probe(Part::kAttended, layer.layer);
 }
 
 void DeviceAttention::select(const LayerAttention& layer) {
@@ -201,6 +207,7 @@ void DeviceAttention::select(const LayerAttention& layer) {
                            .rows = decode_.rows,
                            .max_length = decode_.longest_scored});
   }
+  tell_probe(DecodeProbe::Part::kScored, layer.layer);
   cuda::launch_top_k({.scores = scores,
                       .stride = decode_.longest_scored,
                       .lengths = batch_->blocks(),
@@ -213,6 +220,10 @@ void DeviceAttention::select(const LayerAttention& layer) {
                       .out_stride = tables.max_selected,
                       .counts = tables.selection_counts_of(layer.layer)},
                      stream_.get());
+  if (probe_ == nullptr) return;
+  probe_->after(DecodeProbe::Part::kSelected, layer.layer);
+  probe_->replace_selections(layer.layer, tables, decode_.rows);
+  probe_->after(DecodeProbe::Part::kReplaced, layer.layer);
 }
 
 // [rows, max_length], by block.

@@ -20,6 +20,7 @@
 #include "kernels/dense_backend.h"
 #include "model/attention.h"
 #include "model/decode_batch.h"
+#include "model/decode_probe.h"
 #include "model/weights.h"
 #include "sparse/device_kv.h"
 
@@ -44,6 +45,9 @@ class DeviceAttention final : public KvAttention {
 
   void run(std::uint64_t step, const LayerAttention& layer, std::span<const SequenceSlice> slices) override;
 
+  // Of decode rows; null: none. It outlives its use.
+  void set_probe(DecodeProbe* probe) { probe_ = probe; }
+
   // Found by the diffs since the last call of begin_decode(); device pointer, [rows of the batch].
   [[nodiscard]] const kernels::cuda::SwapTotals* swap_totals() const { return swap_totals_.data(); }
   void clear_swap_totals() {
@@ -65,6 +69,9 @@ class DeviceAttention final : public KvAttention {
   };
   void store(const LayerAttention& layer, const Targets& targets);
   void decode(const LayerAttention& layer);
+  void tell_probe(DecodeProbe::Part part, LayerId layer) {
+    if (probe_ != nullptr) probe_->after(part, layer);
+  }
   void select(const LayerAttention& layer);
   struct Scoring {  // of rows that select
     const std::int64_t* query_rows = nullptr;
@@ -108,6 +115,7 @@ class DeviceAttention final : public KvAttention {
   Limits limits_;
   std::vector<kernels::Array<float>> basis_;  // [layers] of low-rank index keys
 
+  DecodeProbe* probe_ = nullptr;
   const DecodeBatch* batch_ = nullptr;  // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt

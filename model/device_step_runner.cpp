@@ -65,6 +65,12 @@ DeviceStepRunner::~DeviceStepRunner() {
   }
 }
 
+void DeviceStepRunner::set_probe(DecodeProbe* probe) {
+  graphs_.clear();
+  probe_ = probe;
+  attention_.set_probe(probe);
+}
+
 StepResult DeviceStepRunner::run(const StepPlan& plan) {
   const auto start = std::chrono::steady_clock::now();
   StepResult result;
@@ -117,6 +123,7 @@ void DeviceStepRunner::decode(const StepPlan& plan, StepResult& result) {
     sequences.push_back(&step.state->kv);
   }
   if (steps.empty()) return;
+  tell_probe(DecodeProbe::Part::kBegin);
   const std::vector<std::int32_t> rows = kv_.place(sequences);
   std::vector<DecodeRow> decode_rows(steps.size());
   std::vector<DeviceSampler::Row> sampled(steps.size());
@@ -142,12 +149,14 @@ void DeviceStepRunner::decode(const StepPlan& plan, StepResult& result) {
   const DecodeShape shape = batch_.fill(decode_rows, limits_.max_tokens, kv_.block(), *engine_.stream);
   swapped_ = shape.hot;
   if (shape.hot) attention_.clear_swap_totals();
+  tell_probe(DecodeProbe::Part::kInputs);
   forward_decode(shape, plan.step);
   if (shape.hot) {
     engine_.stream->copy(attention_.swap_totals(), host_totals_->data(),
                          shape.rows * static_cast<std::int64_t>(sizeof(cuda::SwapTotals)));
   }
   const std::int64_t first = sampler_.sample(sampled, transformer_.logits_data(), shape.rows, kv_.block());
+  tell_probe(DecodeProbe::Part::kSampled);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (steps[i]->sample) {
       drawn_.push_back({.result = indices[i], .state = steps[i]->state.get(), .number = first + rows[i]});
@@ -172,6 +181,7 @@ void DeviceStepRunner::forward_decode(const DecodeShape& shape, std::uint64_t st
     transformer_.forward(step, {.tokens = batch_.tokens(), .positions = batch_.positions(), .count = shape.rows},
                          slices_, attention_);
     (void)transformer_.logits(0, shape.rows);
+    tell_probe(DecodeProbe::Part::kLogits);
   };
   if (!limits_.graphs) return launch();
   const auto [found, fresh] = graphs_.try_emplace(shape);

@@ -50,6 +50,9 @@ class DeviceStepRunner final : public StepExecutor {
   // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped.
   StepResult run(const StepPlan& plan) override;
 
+  // For measurements; null: none. It outlives its use. Captured launches are forgotten.
+  void set_probe(DecodeProbe* probe);
+
  private:
   struct Drawn {             // a token that is on its way
     std::size_t result = 0;  // index in StepResult::sequences
@@ -57,6 +60,9 @@ class DeviceStepRunner final : public StepExecutor {
     std::int64_t number = 0;  // of the sampler
   };
   void decode(const StepPlan& plan, StepResult& result);
+  void tell_probe(DecodeProbe::Part part) {
+    if (probe_ != nullptr) probe_->after(part, LayerId{0});
+  }
   void forward_decode(const DecodeShape& shape, std::uint64_t step);
   void prefill(const SequenceStep& step, std::uint64_t number, std::size_t index, StepResult& result);
   void score_prompt(const SequenceStep& step, SequenceResult& result);
@@ -81,7 +87,8 @@ class DeviceStepRunner final : public StepExecutor {
   std::vector<SequenceSlice> slices_;
   std::vector<Drawn> drawn_;
   std::vector<SequenceState*> decoding_;  // [batch row]
-  bool swapped_ = false;                  // the step's decode had hot rows
+  DecodeProbe* probe_ = nullptr;
+  bool swapped_ = false;  // the step's decode had hot rows
 };
 
 }  // namespace hotset::model
