@@ -1,0 +1,388 @@
+#!/usr/bin/env python3
+"""The tiny fixtures through a whole server in f32, resident and hot, against the reference library's numbers: what
+tests/integration checks on the CPU, for a machine that has a GPU and a bundle (tools/bundle), but no pytest.
+
+usage: serve_fixtures.py [--binary PATH] [--device cuda|cpu] [--jobs N] [--only TEXT]
+
+Prints one line per check, then a summary; exit status 1 when a check failed. With --device cpu it checks a CPU build.
+"""
+
+import argparse
+import concurrent.futures
+import functools
+import io
+import itertools
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--binary", type=pathlib.Path, default=REPOSITORY / "bundle" / "hotset", help="default: %(default)s")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=4, help="servers at a time (default: %(default)s)")
+    parser.add_argument("--only", default="", help="only groups of checks whose name contains this text")
+    return parser.parse_args()
+
+
+ARGUMENTS = arguments()
+os.environ["HOTSET_BINARY"] = str(ARGUMENTS.binary.resolve())  # read by hotset_server when it is imported
+sys.path.insert(0, str(REPOSITORY / "tests" / "integration"))
+
+from compare import assert_close  # noqa: E402
+from hotset_server import FIXTURES, Server, load_json, refused_at_start  # noqa: E402
+from selections import blocks_of, read_trace  # noqa: E402
+
+WORK = pathlib.Path(tempfile.mkdtemp(prefix="serve-fixtures-"))
+ENVIRONMENT = {"XDG_CACHE_HOME": str(WORK / "cache")}
+# Several servers share the device, so none may take what it likes.
+COMMON = ["--device", ARGUMENTS.device, "--compute-dtype", "f32", "--kv-dtype", "f32", "--host-kv", "64MiB"]
+if ARGUMENTS.device == "cuda":
+    COMMON += ["--gpu-memory", "4GiB"]
+
+TOLERANCE = 2e-3
+NEAR_TIE_SCORE = 1e-5  # between selected and next block: the reference itself may have gone the other way
+NEAR_TIE_LOGPROB = 2e-3
+NEW_TOKENS = 24
+TOP_K = 16  # of the DSA fixtures
+
+lock = threading.Lock()
+counts = {"passed": 0, "failed": 0}
+serving = set()  # what the servers said that they run on
+
+
+def report(name, error=None, detail=""):
+    with lock:
+        counts["failed" if error else "passed"] += 1
+        print(f"{'FAIL' if error else 'ok  '} {name}{detail and ': ' + detail}", flush=True)
+        if error:
+            print("     " + str(error)[-3000:].replace("\n", "\n     "), flush=True)
+
+
+def check(name, function, *parameters):
+    """Reports one check: `function` raises, or returns a word about what it compared."""
+    started = time.monotonic()
+    try:
+        detail = function(*parameters) or ""
+    except Exception as error:  # whatever it is, the other checks go on
+        report(name, error if isinstance(error, AssertionError) else repr(error))
+        return
+    report(name, detail=f"{detail}{detail and ', '}{time.monotonic() - started:.1f} s")
+
+
+class Answers:
+    """Choices of a server, and what the cache spent on them."""
+
+    def __init__(self):
+        self.choices, self.misses, self.loaded = [], 0, 0
+
+    def add(self, answer):
+        self.choices += sorted(answer["choices"], key=lambda choice: choice["index"])
+        self.misses += answer["usage"]["hotset"]["misses"]
+        self.loaded += answer["usage"]["hotset"]["bytes_loaded"]
+
+    def check_mode(self, hot):
+        """Rows came from the host exactly where the mode says so."""
+        assert (self.misses > 0) == hot, f"{self.misses} misses"
+        assert (self.loaded > 0) == hot, f"{self.loaded} bytes loaded"
+        return f"{self.misses} misses" if hot else "no misses"
+
+    def numbers(self):
+        return [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in self.choices]
+
+
+@functools.cache
+def model_folder(name):
+    """A fixture's folder; packed weights are laid out in the work folder."""
+    source = FIXTURES / name
+    parts = sorted(source.glob("model.tar.xz.*"))
+    if not parts:
+        return source
+    target = WORK / name
+    target.mkdir()
+    for file in source.glob("*.json"):
+        shutil.copy(file, target)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts)), mode="r:xz") as archive:
+        for member in archive.getmembers():
+            (target / pathlib.PurePath(member.name).name).write_bytes(archive.extractfile(member).read())
+    return target
+
+
+def start(name, *options):
+    log = WORK / f"{time.monotonic_ns()}.log"
+    return Server(log, *COMMON, *options, model=model_folder(name), env=ENVIRONMENT)
+
+
+def ask(server, prompt, tokens=NEW_TOKENS, **fields):
+    return server.completion(
+        prompt=prompt, max_tokens=tokens, temperature=0, return_token_ids=True, ignore_eos=True, hotset={"usage": True}, **fields
+    )
+
+
+def remember_device(server):
+    found = re.search(r"parameters\), context \d+ tokens; (.*?); algorithm", server.log())
+    with lock:
+        serving.add(found.group(1) if found else "?")
+
+
+def scored(name, options, cases, batch=False, tokens=NEW_TOKENS):
+    """Answers with the prompt's log-probabilities, one by one or all in one request."""
+    answers = Answers()
+    with start(name, *options) as server:
+        remember_device(server)
+        prompts = [[case["input_ids"] for case in cases]] if batch else [case["input_ids"] for case in cases]
+        for prompt in prompts:
+            answers.add(ask(server, prompt, tokens, echo=True, logprobs=1))
+    return answers
+
+
+def check_scored(cases, answers):
+    """Prompts within the tolerance, greedy tokens equal."""
+    assert len(cases) == len(answers.choices)
+    largest = 0.0
+    for case, choice in zip(cases, answers.choices):
+        length, got = len(case["input_ids"]), choice["logprobs"]["token_logprobs"]
+        assert_close(got[:length], case["prompt_logprobs"], TOLERANCE)
+        largest = max([largest] + [abs(a - b) for a, b in zip(got[1:length], case["prompt_logprobs"][1:])])
+        wanted = case["greedy"][: len(choice["token_ids"])]
+        assert choice["token_ids"] == wanted, f"prompt of {length}: {choice['token_ids']}, expected {wanted}"
+    return f"{len(cases)} prompts, largest difference {largest:.1e}"
+
+
+def same_numbers(first, second):
+    for position, (a, b) in enumerate(zip(first.numbers(), second.numbers(), strict=True)):
+        assert a[0] == b[0], f"answer {position}: tokens {a[0]} and {b[0]}"
+        parted = [(index, x, y) for index, (x, y) in enumerate(zip(a[1], b[1], strict=True)) if x != y]
+        assert not parted, f"answer {position}: {len(parted)} log-probabilities differ, first (place, one, other) {parted[0]}"
+    return "bit for bit"
+
+
+@functools.cache
+def trace_refusal():
+    """Why this server records no selections, or None."""
+    server = start("tiny-llama", "--trace-selections", WORK / "probe-trace")
+    try:
+        with server:
+            return None
+    except AssertionError as error:
+        refused = re.search(r"\[error\] (.*--trace-selections.*)", str(error))
+        if not refused:
+            raise
+        return refused.group(1)
+
+
+def trace_options(path):
+    return [] if trace_refusal() else ["--trace-selections", path]
+
+
+# --- dense -----------------------------------------------------------------------------------------------------------
+
+
+def dense_group(name):
+    cases = load_json(model_folder(name) / "expected.json")["cases"]
+
+    def one_by_one():
+        answers = scored(name, [], cases)
+        return f"{check_scored(cases, answers)}, {answers.check_mode(hot=False)}"
+
+    def chunks(size):
+        return check_scored(cases, scored(name, ["--prefill-chunk", size], cases, tokens=0))
+
+    check(f"{name} dense, one by one", one_by_one)
+    check(f"{name} dense, all in one request", lambda: check_scored(cases, scored(name, [], cases, batch=True)))
+    check(f"{name} dense, prompts in chunks of 7", chunks, 7)
+
+
+# --- low-rank keys, Quest, StreamingLLM ------------------------------------------------------------------------------
+
+
+def sparse_options(options):
+    """Of `hotset serve`, and the hot buffer that holds hardly more than a selection (None: the algorithm has none)."""
+    algorithm = options["algorithm"]
+    found = ["--algorithm", algorithm, "--sparse-threshold", 0, "--sparse-window", options["window"]]
+    if algorithm == "lowrank":
+        return found + ["--sparse-sink", options["sink"], "--sparse-budget", options["budget"]], options["budget"]
+    found += ["--sparse-block", options["block"]]
+    if algorithm == "streaming":
+        return found, None
+    budget = options["budget"] * options["block"]
+    return found + ["--quest-combine", options["combine"], "--sparse-budget", budget], budget
+
+
+def selection_parts(case, layers, step):
+    """Whether a step's selections in a trace differ from the reference's; only near ties may."""
+    selections = case.get("selected_tokens") or case["selected_blocks"]
+    block = case["options"].get("block", 1)
+    seen = len(case["input_ids"]) + step + 1
+    for layer, wanted in selections[step].items():
+        prefill, selected = layers[int(layer)][seen - 1]
+        assert not prefill
+        if blocks_of(selected, -(-seen // block)) != wanted:
+            gap = case["gaps"][step][layer] if case.get("gaps") else None
+            assert gap is not None and gap <= NEAR_TIE_SCORE, f"step {step}, layer {layer}: {selected}, expected {wanted}"
+            return True
+    return False
+
+
+def compared_tokens(case, choice, layers):
+    """How many generated tokens agree with the reference. They may part only where it is near a tie itself: of the two
+    likeliest tokens, or (where no trace shows what was selected) of selected and next block at that step or before."""
+    tied = False
+    top = choice["logprobs"]["top_logprobs"]
+    for step, (token, logprob) in enumerate(zip(case["greedy"], case["greedy_logprobs"])):
+        gaps = (case.get("gaps") or [{}] * len(case["greedy"]))[step].values()
+        tied = tied or (layers is None and any(gap is not None and gap <= NEAR_TIE_SCORE for gap in gaps))
+        got, got_logprob = choice["token_ids"][step], choice["logprobs"]["token_logprobs"][step]
+        where = f"prompt of {len(case['input_ids'])}, token {step}"
+        if got != token:
+            best = sorted(top[step].values(), reverse=True)
+            assert tied or best[0] - best[1] <= NEAR_TIE_LOGPROB, f"{where}: {got}, expected {token}"
+            return step
+        if layers is not None and selection_parts(case, layers, step):
+            return step
+        if abs(got_logprob - logprob) > TOLERANCE:
+            assert tied, f"{where}: log-probability {got_logprob}, expected {logprob}"
+            return step
+    return len(case["greedy"])
+
+
+def sparse_answers(name, cases, hot):
+    """The answers of one server, and its trace, one entry per case (None each where it records none)."""
+    options, buffer = sparse_options(cases[0]["options"])
+    trace = WORK / f"{time.monotonic_ns()}.trace"
+    options += ["--kv-mode", "hot" if hot else "resident", *trace_options(trace)]
+    if hot:
+        options += ["--hot-ring", cases[0]["options"]["window"]]
+        options += ["--hot-buffer", buffer] if buffer else []
+    answers = Answers()
+    with start(name, *options) as server:
+        remember_device(server)
+        for case in cases:
+            answers.add(ask(server, case["input_ids"], NEW_TOKENS + 1, logprobs=2))  # the last one's rows are selected for, too
+    return answers, [None] * len(cases) if trace_refusal() else read_trace(trace)
+
+
+def sparse_group(name, cases):
+    label = " ".join(str(cases[0]["options"][word]) for word in ("algorithm", "combine") if word in cases[0]["options"])
+    found = {}
+
+    def against_reference(hot):
+        answers, traces = sparse_answers(name, cases, hot)
+        found[hot] = answers
+        compared = [compared_tokens(*each) for each in zip(cases, answers.choices, traces, strict=True)]
+        assert sum(compared) >= 0.8 * NEW_TOKENS * len(cases), f"compared only {compared} tokens"
+        return f"{sum(compared)} tokens{'' if trace_refusal() else ' and their selections'}, {answers.check_mode(hot)}"
+
+    check(f"{name} {label}, resident", against_reference, False)
+    check(f"{name} {label}, hot", against_reference, True)
+    if len(found) == 2:
+        check(f"{name} {label}, hot equals resident", same_numbers, found[False], found[True])
+
+
+# --- DSA -------------------------------------------------------------------------------------------------------------
+
+
+def check_selected_last(cases, traces):
+    for case, layers in zip(cases, traces, strict=True):
+        length = len(case["input_ids"])
+        for layer, wanted in case["selected_last"].items():
+            prefill, selected = layers[int(layer)][length - 1]
+            assert prefill and (selected == "all") == (length <= TOP_K)
+            assert blocks_of(selected, length) == wanted, f"{length} tokens, layer {layer}: {selected}, expected {wanted}"
+
+
+def dsa_group(name, buffers):
+    cases = load_json(model_folder(name) / "expected.json")["cases"]
+    resident = ["--kv-mode", "resident"]
+    found = {}
+
+    def against_reference(label, options, hot, batch=False):
+        trace = WORK / f"{time.monotonic_ns()}.trace"
+        answers = scored(name, [*options, *trace_options(trace)], cases, batch)
+        found[label] = answers
+        detail = f"{check_scored(cases, answers)}, {answers.check_mode(hot)}"
+        if trace_refusal() is None:
+            check_selected_last(cases, read_trace(trace))
+            detail += ", selections equal"
+        return detail
+
+    check(f"{name}, resident", against_reference, "resident", resident, False)
+    for buffer in buffers:
+        label, options = f"buffer of {buffer}", ["--kv-mode", "hot", "--hot-ring", 1, "--hot-buffer", buffer]
+        check(f"{name}, {label}", against_reference, label, options, True)
+        if "resident" in found and label in found:
+            check(f"{name}, {label} equals resident", same_numbers, found["resident"], found[label])
+        if buffer == 17:
+            check(f"{name}, {label}, all in one request", against_reference, "batch", options, True, True)
+    check(f"{name}, resident, all in one request", against_reference, "resident batch", resident, False, True)
+
+
+def dsa_prompts_group(name):
+    cases = load_json(model_folder(name) / "expected.json")["cases"]
+    longest = max(cases, key=lambda case: len(case["input_ids"]))
+
+    def longer_than_the_pool():
+        assert len(longest["input_ids"]) > 192
+        options = ["--device-kv-tokens", 192, "--hot-ring", 1, "--hot-buffer", 32, "--prefill-chunk", 32]
+        answers = scored(name, options, [longest])
+        return f"{check_scored([longest], answers)}, {answers.check_mode(hot=True)}"
+
+    for size in (1, 7, 64):
+        check(f"{name}, prompts in chunks of {size}",
+              lambda: check_scored(cases, scored(name, ["--prefill-chunk", size], cases, tokens=0)))
+    check(f"{name}, a prompt longer than the device pool", longer_than_the_pool)
+
+
+def groups():
+    """(name, function, parameters...): each runs by itself, its checks one after the other."""
+    for name in ("tiny-deepseek-v32", "tiny-glm-dsa"):
+        yield f"{name} selections", dsa_group, name, (16, 17, 32)
+        yield f"{name} prompts", dsa_prompts_group, name
+    for name in ("tiny-llama", "tiny-qwen3"):
+        yield f"{name} dense", dense_group, name
+        key = lambda case: sorted(case["options"].items())  # noqa: E731
+        cases = sorted(load_json(FIXTURES / name / "expected_sparse.json")["cases"], key=key)
+        for _, group in itertools.groupby(cases, key):
+            group = list(group)
+            yield f"{name} {group[0]['options']['algorithm']}", sparse_group, name, group
+
+
+def run_group(name, function, *parameters):
+    try:
+        function(*parameters)
+    except Exception as error:  # a check reports its own; this is about what they share
+        report(name, repr(error))
+
+
+def main():
+    started = time.monotonic()
+    if not os.access(ARGUMENTS.binary, os.X_OK):
+        sys.exit(f"serve_fixtures: there is no program {ARGUMENTS.binary}; tools/bundle makes one, --binary names another")
+    try:
+        check("server starts, says whether it records selections",
+              lambda: f"selections are not compared: {trace_refusal()}" if trace_refusal() else "it does")
+        if counts["failed"]:
+            sys.exit("serve_fixtures: the other checks need a server that starts")
+        for name in ("tiny-deepseek-v32", "tiny-glm-dsa"):
+            model_folder(name)
+        with concurrent.futures.ThreadPoolExecutor(ARGUMENTS.jobs) as pool:
+            for running in [pool.submit(run_group, *group) for group in groups() if ARGUMENTS.only in group[0]]:
+                running.result()
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+    print(f"served by {', '.join(sorted(serving))}")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {time.monotonic() - started:.0f} s")
+    sys.exit(1 if counts["failed"] else 0)
+
+
+if __name__ == "__main__":
+    main()
