@@ -3,9 +3,10 @@
 // Four launches: queries projected; maximum and sum of each chunk of 256 tokens; those joined in the order of chunks;
 // scores. Chunks are fixed by position, so a score depends on its own row only, bit for bit.
 // - On Hopper, rank 16, 32 or 64, at most 32 KV heads and 4 query heads to each: tensor cores, with the projected query
-//   as the sum of two bfloat16 numbers (off by at most 2^-16 of itself).
+//   in integers: off by at most 2^-15 (rank 64: 2^-14) of the head's largest channel. A head whose projected query is
+//   not finite scores nothing.
 // - Everything else: the plain form, float32 throughout.
-// A logit is within 2^-14 * sum over channels of |q x| of the CPU's, a score within about 2^-12 of itself times
+// A logit is within 2^-14 * sum over channels of |largest q of the head * x| of the CPU's, a score within about 2^-12 of itself times
 // (1 + the largest |logit|). NaN logits count as minus infinity, infinite ones as the largest number.
 #pragma once
 

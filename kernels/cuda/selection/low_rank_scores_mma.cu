@@ -1,11 +1,11 @@
-// Low-rank scores on tensor cores: rows of a product are tokens, columns are a group's query heads: column 2 h the
-// rounded projected query of head h, column 2 h + 1 what the rounding left, so that one product gives both and their
-// sum is exact to about 2^-16. A lane's 4-bit codes of a token are one load; they become bfloat16 by bit operations and
-// one exact subtraction (128 + code + 8 - 136).
+// Low-rank scores on tensor cores, in integers: rows of a product are tokens, columns are a group's query heads. The
+// projected query of a head becomes integers of 14 bits (rank 64: 13), in units of its largest channel; column 2 h
+// takes their high digits, column 2 h + 1 their low ones. Codes are multiplied as they are stored, 0 ... 15: the
+// accumulator starts at what the 8 too much would give. Products are exact, and so is their way to float32: the low
+// digit's start holds the bits of 1.5 * 2^23, so that high * base + low is a float by itself.
 //
 // A warp's step is one KV head's part of a page: four products of 16 tokens, after which lane l holds the logits of
 // head l % 4 and tokens l / 4 + 8 j. Parts stream through a private ring of bulk copies.
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/runtime.h"
@@ -31,15 +31,13 @@ constexpr unsigned kAll = 0xffffffffU;
 template <int kRank>
 struct Codes {
   static constexpr int kWords = kRank == 64 ? 2 : 1;
-  static constexpr int kPairs = kRank / 8;
   std::uint32_t words[kWords];
 
   __device__ void load(const std::byte* part, int token) {
     const int lane_pair = static_cast<int>(threadIdx.x) % 4;
     const std::byte* const from = part + token * (kRank / 2) + lane_pair * (kRank / 8);
     if constexpr (kRank == 16) {
-      const std::uint32_t half = *reinterpret_cast<const std::uint16_t*>(from);
-      words[0] = half | half << 8;
+      words[0] = *reinterpret_cast<const std::uint16_t*>(from);
     } else if constexpr (kRank == 32) {
       words[0] = *reinterpret_cast<const std::uint32_t*>(from);
     } else {
@@ -48,18 +46,17 @@ struct Codes {
       words[1] = both.y;
     }
   }
-  // Channels channel(pair) and channel(pair) + kApart as two bfloat16 numbers.
-  __device__ std::uint32_t pair(int pair) const {
-    std::uint32_t biased;  // (word & mask) | bias as one instruction, which the compiler makes two
-    asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
-        : "=r"(biased)
-        : "r"(words[pair / 4] >> (4 * (pair % 4))), "r"(0x000f000fU), "r"(0x43004300U));
-    __nv_bfloat162 value = *reinterpret_cast<const __nv_bfloat162*>(&biased);
-    value = __hsub2(value, __float2bfloat162_rn(136.0F));
-    return *reinterpret_cast<const std::uint32_t*>(&value);
+  // Of four channels each as bytes: channel(operand, 0 ... 3).
+  static constexpr int kOperands = kRank / 16;
+  __device__ std::uint32_t operand(int operand) const {
+    constexpr std::uint32_t kNibbles = 0x0f0f0f0fU;
+    if constexpr (kRank == 16) return (words[0] | words[0] << 12) & kNibbles;
+    return (operand % 2 == 0 ? words[operand / 2] : words[operand / 2] >> 4) & kNibbles;
   }
-  static constexpr int kApart = kRank == 16 ? 2 : 4;
-  __device__ static int channel(int lane_pair, int pair) { return lane_pair * (kRank / 4) + pair / 4 * 8 + pair % 4; }
+  __device__ static int channel(int lane_pair, int operand, int byte) {
+    if constexpr (kRank == 16) return lane_pair * 4 + byte % 2 * 2 + byte / 2;
+    return lane_pair * (kRank / 4) + operand / 2 * 8 + byte * 2 + operand % 2;
+  }
 };
 
 // One KV head's codes and scales of a page, as a lane holds them: of tokens lane / 4 + 8 j.
@@ -114,58 +111,100 @@ struct PartRing {
   }
 };
 
-// A lane's part of the queries of one KV head's group. x [group, rank]
+// Digits of a query: integer = high * kBase + low. Sums of them times codes stay below 2^22.
+template <int kRank>
+struct Digits {
+  static constexpr int kBase = kRank == 64 ? 64 : 128;
+  static constexpr int kMost = 127 * kBase + kBase / 2 - 1;
+};
+constexpr int kFloatBits = 0x4b400000;  // of 1.5 * 2^23
+constexpr float kFloatStart = 12582912.0F;
+
+// A lane's operands of one KV head's group, of column lane / 4.
 template <int kRank>
 struct QueryPart {
-  std::uint32_t pairs[Codes<kRank>::kPairs];
+  std::uint32_t operands[Codes<kRank>::kOperands];
+  std::int32_t start;  // of the column
+  float scale;         // of the column's head; NaN where its query is not finite: it scores nothing
 
+  // x [group, rank]. All lanes.
   __device__ void load(const float* x, int group) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int column = lane / 4;
     const int head = column / 2;
+    float values[Codes<kRank>::kOperands][4];
+    float largest = 0.0F;
+    bool finite = true;
 #pragma unroll
-    for (int pair = 0; pair < Codes<kRank>::kPairs; ++pair) {
-      float values[2] = {0.0F, 0.0F};
-      if (head < group) {
-        const int channel = Codes<kRank>::channel(lane % 4, pair);
-        values[0] = x[head * kRank + channel];
-        values[1] = x[head * kRank + channel + Codes<kRank>::kApart];
+    for (int operand = 0; operand < Codes<kRank>::kOperands; ++operand) {
+#pragma unroll
+      for (int byte = 0; byte < 4; ++byte) {
+        const float value = head < group ? x[head * kRank + Codes<kRank>::channel(lane % 4, operand, byte)] : 0.0F;
+        values[operand][byte] = value;
+        largest = fmaxf(largest, fabsf(value));
+        finite = finite && isfinite(value);
       }
-      __nv_bfloat162 rounded = __floats2bfloat162_rn(values[0], values[1]);
-      if (column % 2 == 1) {
-        const float low[2] = {__low2float(rounded), __high2float(rounded)};
-        rounded = __floats2bfloat162_rn(isfinite(low[0]) ? values[0] - low[0] : 0.0F,
-                                        isfinite(low[1]) ? values[1] - low[1] : 0.0F);
-      }
-      pairs[pair] = *reinterpret_cast<const std::uint32_t*>(&rounded);
     }
+    for (int step = 1; step < 4; step *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
+      finite = __shfl_xor_sync(kAll, static_cast<int>(finite), step) != 0 && finite;
+    }
+    constexpr float kMost = Digits<kRank>::kMost;
+    const float factor = finite && largest > 0.0F ? fminf(kMost / largest, kLargestFloat) : 0.0F;
+    scale = finite ? largest / kMost : NAN;
+    std::int32_t sum = 0;
+#pragma unroll
+    for (int operand = 0; operand < Codes<kRank>::kOperands; ++operand) {
+      operands[operand] = 0;
+#pragma unroll
+      for (int byte = 0; byte < 4; ++byte) {
+        const int integer = finite ? max(-Digits<kRank>::kMost,
+                                         min(Digits<kRank>::kMost, __float2int_rn(values[operand][byte] * factor)))
+                                   : 0;
+        const int high = (integer + Digits<kRank>::kBase / 2) >> (kRank == 64 ? 6 : 7);
+        const int digit = column % 2 == 0 ? high : integer - high * Digits<kRank>::kBase;
+        sum += digit;
+        operands[operand] |= (static_cast<std::uint32_t>(digit) & 0xffU) << (8 * byte);
+      }
+    }
+    for (int step = 1; step < 4; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
+    start = -8 * sum + (column % 2 == 0 ? 0 : kFloatBits);
   }
 };
 
-// The logit of head lane % 4 of the group and token lane / 4 + 8 j of the page is products[j] * part.scales[j].
+// The logit of head lane % 4 of the group and token lane / 4 + 8 j of the page, in units of the head's and the token's
+// scale.
 template <int kRank>
-__device__ __forceinline__ void multiply(const PagePart<kRank>& page, const std::uint32_t (&query)[kRank / 8],
+__device__ __forceinline__ void multiply(const PagePart<kRank>& page,
+                                         const std::uint32_t (&query)[Codes<kRank>::kOperands], int2 start,
                                          float (&products)[kLaneTokens]) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    float product[4] = {};
+    const Codes<kRank>* const codes = page.codes + 2 * tile;
+    int product[4] = {start.x, start.y, start.x, start.y};
+    if constexpr (kRank == 16) {
+      mma_u8_s8(product, codes[0].operand(0), codes[1].operand(0), query[0]);
+    } else {
 #pragma unroll
-    for (int step = 0; step < kRank / 16; ++step) {
-      const Codes<kRank>* const codes = page.codes + 2 * tile;
-      const std::uint32_t a[4] = {codes[0].pair(2 * step), codes[1].pair(2 * step), codes[0].pair(2 * step + 1),
-                                  codes[1].pair(2 * step + 1)};
-      mma_bf16(product, a, query[2 * step], query[2 * step + 1]);
+      for (int step = 0; step < kRank / 32; ++step) {
+        const std::uint32_t a[4] = {codes[0].operand(2 * step), codes[1].operand(2 * step),
+                                    codes[0].operand(2 * step + 1), codes[1].operand(2 * step + 1)};
+        mma_u8_s8(product, a, query[2 * step], query[2 * step + 1]);
+      }
     }
-    products[2 * tile] = product[0] + product[1];
-    products[2 * tile + 1] = product[2] + product[3];
+    products[2 * tile] = __int_as_float(product[0] * Digits<kRank>::kBase + product[1]) - kFloatStart;
+    products[2 * tile + 1] = __int_as_float(product[2] * Digits<kRank>::kBase + product[3]) - kFloatStart;
   }
 }
 
 template <int kRank>
 struct WarpsShared {
+  static constexpr int kOperands = Codes<kRank>::kOperands;
   RowUnits units;
-  float2 totals[kMostKvHeads][kMostGroup];
-  alignas(16) std::uint32_t queries[kMostKvHeads][32][kRank / 8];  // a lane's operands
+  alignas(16) std::uint32_t queries[kMostKvHeads][32][kOperands];  // a lane's operands
+  alignas(16) std::int32_t starts[kMostKvHeads][2 * kMostGroup];   // of a column
+  float scales[kMostKvHeads][kMostGroup];
+  alignas(16) float4 totals[kMostKvHeads][kMostGroup];  // of the row: largest logit, 1 / (heads * sum), head's scale
   typename PartRing<kRank>::Memory ring;
 
   // All warps; between barriers.
@@ -175,26 +214,34 @@ struct WarpsShared {
       QueryPart<kRank> query;
       query.load(projected + std::int64_t{kv_head} * group * kRank, group);
 #pragma unroll
-      for (int pair = 0; pair < kRank / 8; ++pair) queries[kv_head][lane][pair] = query.pairs[pair];
+      for (int i = 0; i < kOperands; ++i) queries[kv_head][lane][i] = query.operands[i];
+      if (lane % 4 == 0) starts[kv_head][lane / 4] = query.start;
+      if (lane % 8 == 0) scales[kv_head][lane / 8] = query.scale;
     }
   }
-  __device__ void query_of(int kv_head, std::uint32_t (&query)[kRank / 8]) const {
+  __device__ void query_of(int kv_head, std::uint32_t (&query)[kOperands]) const {
 #pragma unroll
-    for (int pair = 0; pair < kRank / 8; ++pair) query[pair] = queries[kv_head][threadIdx.x % 32][pair];
+    for (int i = 0; i < kOperands; ++i) query[i] = queries[kv_head][threadIdx.x % 32][i];
+  }
+  // Of the lane's head.
+  __device__ int2 start_of(int kv_head) const {
+    return *reinterpret_cast<const int2*>(&starts[kv_head][threadIdx.x % 4 * 2]);
   }
 };
 
-// Adds to the largest logit and sum of 2^(logit - it) of a lane's tokens so far. An exponential of NaN becomes 0, one
-// of infinity 1.
-__device__ __forceinline__ void add_logits(float2& sum, const float (&logits)[kLaneTokens]) {
+constexpr float kMostProduct = 1e30F;  // an infinite product counts as this one; its negative is nothing
+
+// Adds to the largest product and sum of 2^(scale * (product - it)) of a lane's tokens so far. An exponential of NaN
+// becomes 0, one of infinity 1.
+__device__ __forceinline__ void add_products(float2& sum, const float (&products)[kLaneTokens], float scale) {
   float largest = sum.x;
 #pragma unroll
-  for (const float logit : logits) largest = fmaxf(largest, logit);  // NaN is left out
-  largest = fminf(largest, kLargestFloat);
-  const float shift = finite_shift(largest);
-  float total = sum.y * exp2_fast(sum.x - shift);
+  for (const float product : products) largest = fmaxf(largest, product);  // NaN is left out
+  largest = fminf(largest, kMostProduct);
+  const float shift = largest * scale;
+  float total = sum.y * exp2_fast(fmaf(sum.x, scale, -shift));
 #pragma unroll
-  for (const float logit : logits) total += __saturatef(exp2_fast(logit - shift));
+  for (const float product : products) total += __saturatef(exp2_fast(fmaf(product, scale, -shift)));
   sum = {largest, total};
 }
 
@@ -265,27 +312,31 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       const std::int32_t chunk = unit / kv_heads;
       const std::int32_t kv_head = unit % kv_heads;
       const auto left = static_cast<int>(min(length - std::int64_t{chunk} * kChunkTokens, std::int64_t{kChunkTokens}));
-      std::uint32_t query[kRank / 8];
+      std::uint32_t query[Codes<kRank>::kOperands];
       shared.query_of(kv_head, query);
-      float2 sum = {-INFINITY, 0.0F};
+      const int2 start = shared.start_of(kv_head);
+      const float head_scale = shared.scales[kv_head][lane % 4];
+      const float scale = isnan(head_scale) ? 0.0F : head_scale;
+      float2 sum = {-kMostProduct, 0.0F};
 #pragma unroll 1
       for (int tokens = left; tokens > 0; tokens -= static_cast<int>(kPageTokens)) {
         PagePart<kRank> part;
         ring.take(part);
         start_next();
-        float logits[kLaneTokens];
-        multiply<kRank>(part, query, logits);
+        float products[kLaneTokens];
+        multiply<kRank>(part, query, start, products);
 #pragma unroll
-        for (int i = 0; i < kLaneTokens; ++i) logits[i] *= __half2float(part.scales[i]);
+        for (int i = 0; i < kLaneTokens; ++i) products[i] *= __half2float(part.scales[i]);
         if (tokens < static_cast<int>(kPageTokens)) {
           asm volatile("" ::: "memory");  // stays a branch: few pages are not full
 #pragma unroll
           for (int i = 0; i < kLaneTokens; ++i) {
-            if (lane / 4 + 8 * i >= tokens) logits[i] = -INFINITY;
+            if (lane / 4 + 8 * i >= tokens) products[i] = NAN;
           }
         }
-        add_logits(sum, logits);
+        add_products(sum, products, scale);
       }
+      sum = sum.x == -kMostProduct || isnan(head_scale) ? float2{-INFINITY, 0.0F} : float2{sum.x * scale, sum.y};
       for (int step = 4; step < 32; step *= 2) {
         const float2 other = {__shfl_xor_sync(kAll, sum.x, step), __shfl_xor_sync(kAll, sum.y, step)};
         sum = join_sums(sum, other);
@@ -333,11 +384,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int i = 0; i < kStages; ++i) start_next();
     __syncthreads();  // the row before is done with what is shared
     shared.load_queries(work.projected + row * params.heads * kRank, kv_heads, group);
+    __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < kv_heads * kMostGroup; i += kThreads) {
       float2 total = {0.0F, 0.0F};
       const int head = i % kMostGroup;
       if (head < group) total = work.totals[row * params.heads + i / kMostGroup * group + head];
-      shared.totals[i / kMostGroup][head] = {finite_shift(total.x), total.y};
+      shared.totals[i / kMostGroup][head] = {finite_shift(total.x), total.y, shared.scales[i / kMostGroup][head], 0.0F};
     }
     __syncthreads();
     const std::int64_t length = rows.lengths[row];
@@ -348,15 +400,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         PagePart<kRank> part;
         ring.take(part);
         start_next();
-        std::uint32_t query[kRank / 8];
+        std::uint32_t query[Codes<kRank>::kOperands];
         shared.query_of(kv_head, query);
-        const float2 total = shared.totals[kv_head][lane % 4];
+        const int2 start = shared.start_of(kv_head);
+        const float4 total = shared.totals[kv_head][lane % 4];
         float products[kLaneTokens];
-        multiply<kRank>(part, query, products);
+        multiply<kRank>(part, query, start, products);
 #pragma unroll
         for (int i = 0; i < kLaneTokens; ++i) {
           // NaN becomes 0; infinity 1, as it counts as the largest number and so is the largest logit.
-          const float power = __saturatef(exp2_fast(fmaf(products[i], __half2float(part.scales[i]), -total.x)));
+          const float power =
+              __saturatef(exp2_fast(fmaf(products[i] * __half2float(part.scales[i]), total.z, -total.x)));
           scores[i] = fmaf(total.y, power, scores[i]);
         }
       }
