@@ -13,6 +13,7 @@
 #include "model/device_engine.h"
 #include "model/device_memory_plan.h"
 #include "model/device_step_runner.h"
+#include "model/dummy_weights.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"
 
@@ -82,12 +83,16 @@ class CudaEngine final : public ServingEngine {
     });
   }
 
-  Result<void> load(model::Checkpoint& checkpoint) override {
+  Result<void> load(const ServerConfig& config, model::Checkpoint& checkpoint) override {
     return guarded("while the weights were loaded", [&]() -> Result<void> {
       const std::int64_t before = kernels::cuda::free_device_bytes();
-      auto weights = model::load_weights(checkpoint, *engine_.backend);
-      if (!weights) return weights.error();
-      engine_.weights = std::move(weights).value();
+      if (config.load_format == "dummy") {
+        engine_.weights = model::make_dummy_weights(checkpoint.config(), *engine_.backend, kDummySeed);
+      } else {
+        auto weights = model::load_weights(checkpoint, *engine_.backend);
+        if (!weights) return weights.error();
+        engine_.weights = std::move(weights).value();
+      }
       weights_ = engine_.weights.get();
       weight_bytes_ = before - kernels::cuda::free_device_bytes();
       log_info("weights: ", gib(weight_bytes_), " of the GPU's memory");

@@ -15,6 +15,8 @@
 namespace hotset::actors {
 namespace {
 
+constexpr std::uint64_t kDummyBasisSeed = 2;
+
 using Made = Result<std::shared_ptr<const sparse::SelectionAlgorithm>>;
 
 kernels::HeadCombine combine_of(const std::string& name) {
@@ -109,6 +111,17 @@ Result<SelectionSetup> set_up_selection(const std::string& algorithm, const Serv
     made = make_quest_of(config, model);
   } else if (algorithm == "streaming") {
     made = sparse::make_streaming(config.sparse_block, config.sparse_window);
+  } else if (algorithm == "lowrank" && config.load_format == "dummy") {
+    const MetadataGeometry shape = expected_metadata(algorithm, config, model);
+    if (auto ok = sparse::check_index_rank(shape.rank, shape.dim, "--index-rank"); !ok) return ok.error();
+    const sparse::IndexBasis basis = sparse::random_index_basis(
+        {.layers = model.layers, .kv_heads = shape.kv_heads, .key_dim = shape.dim, .rank = shape.rank},
+        kDummyBasisSeed);
+    setup.description = concat("lowrank (rank ", basis.rank, ", random)");
+    made = sparse::make_low_rank({.sink = config.sparse_sink,
+                                  .window = config.sparse_window,
+                                  .budget = config.sparse_budget,
+                                  .basis = std::make_shared<const sparse::IndexBasis>(basis)});
   } else if (algorithm == "lowrank") {
     auto found = model::find_or_calibrate(
         checkpoint, calibrate_model,

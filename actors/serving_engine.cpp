@@ -7,6 +7,7 @@
 #include "core/concat.h"
 #include "core/log.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "model/dummy_weights.h"
 #include "model/step_runner.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"
@@ -43,7 +44,11 @@ class CpuEngine final : public ServingEngine {
     return choose_pool_sizes(config, request.layout, request.max_context, memory.value().bytes);
   }
 
-  Result<void> load(model::Checkpoint& checkpoint) override {
+  Result<void> load(const ServerConfig& config, model::Checkpoint& checkpoint) override {
+    if (config.load_format == "dummy") {
+      weights_ = model::make_dummy_weights(checkpoint.config(), *backend_, kDummySeed);
+      return {};
+    }
     auto weights = model::load_weights(checkpoint, *backend_);
     if (!weights) return weights.error();
     weights_ = std::move(weights).value();

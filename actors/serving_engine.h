@@ -27,6 +27,8 @@ struct EngineRequest {
   std::int64_t max_selected = 0;       // blocks of a selection, of any policy
 };
 
+inline constexpr std::uint64_t kDummySeed = 1;  // of --load-format dummy
+
 class ServingEngine {
  public:
   virtual ~ServingEngine() = default;
@@ -36,7 +38,8 @@ class ServingEngine {
   // Sizes if the model were loaded now: for the first check, before the weights are read.
   [[nodiscard]] virtual Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
                                                      const EngineRequest& request) const = 0;
-  [[nodiscard]] virtual Result<void> load(model::Checkpoint& checkpoint) = 0;
+  // With --load-format dummy the checkpoint has a config alone.
+  [[nodiscard]] virtual Result<void> load(const ServerConfig& config, model::Checkpoint& checkpoint) = 0;
   [[nodiscard]] virtual std::string description() const = 0;
   [[nodiscard]] virtual const model::ModelWeights& weights() const = 0;
   // Valid while the engine and the checkpoint are.

@@ -12,7 +12,9 @@
 #include "core/concat.h"
 #include "core/log.h"
 #include "model/checkpoint.h"
+#include "model/hf_tokenizer_files.h"
 #include "model/kv_layout.h"
+#include "model/safetensors_checkpoint.h"
 #include "sparse/selection_trace.h"
 
 namespace hotset::actors {
@@ -29,7 +31,6 @@ std::string model_name_of(const ServerConfig& config) {
 }
 
 Result<void> check_sizes(const ServerConfig& config) {
-  if (config.load_format != "auto") return invalid_argument("--load-format: this build has only auto", "--load-format");
   if (config.max_batch < 1 || config.max_batch > 4096) {
     return invalid_argument("--max-batch must be between 1 and 4096", "--max-batch");
   }
@@ -42,6 +43,20 @@ Result<void> check_sizes(const ServerConfig& config) {
     return invalid_argument("--device-kv-tokens must not be negative", "--device-kv-tokens");
   if (config.host_kv_bytes < 0) return invalid_argument("--host-kv must not be negative", "--host-kv");
   return {};
+}
+
+// With --load-format dummy only the config and the tokenizer of a folder are read.
+Result<std::unique_ptr<model::Checkpoint>> open_model(const ServerConfig& config) {
+  if (config.load_format != "dummy") return model::open_checkpoint(config.model);
+  log_warn("--load-format dummy: the weights are random, and so are the answers");
+  model::CheckpointContents contents;
+  auto read = model::read_folder_config(config.model);
+  if (!read) return read.error();
+  contents.config = std::move(read).value();
+  auto tokenizer = model::read_hf_tokenizer_files(config.model);
+  if (!tokenizer) return tokenizer.error();
+  contents.tokenizer = std::move(tokenizer).value();
+  return std::make_unique<model::Checkpoint>(std::move(contents));
 }
 
 Result<std::int64_t> context_of(const ServerConfig& config, const model::ModelConfig& model) {
@@ -169,7 +184,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (const auto checked = check_sizes(given); !checked) return checked.error();
   ServingParts parts;
   parts.clock = std::make_shared<SystemClock>();
-  auto checkpoint = model::open_checkpoint(given.model);
+  auto checkpoint = open_model(given);
   if (!checkpoint) return checkpoint.error();
   auto engine = choose_engine(given);
   if (!engine) return engine.error();
@@ -195,11 +210,12 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   // Before the weights are read, so that an impossible size is refused at once; the sizes hold what they leave.
   const KvLayout expected =
       model::kv_layout_of(model, kv_dtype_of(config), expected_metadata(algorithm.value(), config, model));
-  if (const auto early = engine.value()->pool_sizes(config, model, engine_request(expected, context.value(), SelectionMenu()));
+  if (const auto early =
+          engine.value()->pool_sizes(config, model, engine_request(expected, context.value(), SelectionMenu()));
       !early) {
     return early.error();
   }
-  if (const auto loaded = engine.value()->load(*checkpoint.value()); !loaded) return loaded.error();
+  if (const auto loaded = engine.value()->load(config, *checkpoint.value()); !loaded) return loaded.error();
   const auto selection = set_up_selection(algorithm.value(), config, *checkpoint.value(),
                                           engine.value()->calibration(*checkpoint.value()), tokenizer.value().get());
   if (!selection) return selection.error();

@@ -128,6 +128,9 @@ std::vector<ServerOption> engine_and_cache_options() {
   constexpr std::string_view kEngine = "Engine", kCache = "KV cache";
   return {
       {"device", kEngine, "cpu|cuda|auto", "Backend (default: auto)", word(&C::device, {"cpu", "cuda", "auto"})},
+      {"load-format", kEngine, "auto|dummy",
+       "dummy: random weights of the shape that the folder's config.json tells, for measurements (default: auto)",
+       word(&C::load_format, {"auto", "dummy"})},
       {"threads", kEngine, "N", "Compute threads; 0: the processors this process may use (default: 0)",
        integer(&C::threads, 0, 1024)},
       {"max-batch", kEngine, "N", "Sequences in one step (default: 16)", integer(&C::max_batch, 1, 4096)},
