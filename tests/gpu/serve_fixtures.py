@@ -187,6 +187,17 @@ def trace_options(path):
 # --- dense -----------------------------------------------------------------------------------------------------------
 
 
+def alone_and_among_others(name, options):
+    """Each of the longest prompts alone, then as one of 32 sequences of a request: the others change no bit of it."""
+    cases = sorted(load_json(model_folder(name) / "expected.json")["cases"], key=lambda case: -len(case["input_ids"]))
+    many = [*cases, *cases, *cases, *cases][:32]
+    options = [*options, "--max-batch", 32]
+    together = scored(name, options, many, batch=True)
+    check_scored(many, together)
+    together.choices = together.choices[:3]
+    return same_numbers(scored(name, options, cases[:3]), together)
+
+
 def dense_group(name):
     cases = load_json(model_folder(name) / "expected.json")["cases"]
 
@@ -200,6 +211,7 @@ def dense_group(name):
     check(f"{name} dense, one by one", one_by_one)
     check(f"{name} dense, all in one request", lambda: check_scored(cases, scored(name, [], cases, batch=True)))
     check(f"{name} dense, prompts in chunks of 7", chunks, 7)
+    check(f"{name} dense, alone equals among 31 others", alone_and_among_others, name, [])
 
 
 # --- low-rank keys, Quest, StreamingLLM ------------------------------------------------------------------------------
@@ -324,6 +336,9 @@ def dsa_group(name, buffers):
         if buffer == 17:
             check(f"{name}, {label}, all in one request", against_reference, "batch", options, True, True)
     check(f"{name}, resident, all in one request", against_reference, "resident batch", resident, False, True)
+    check(f"{name}, resident, alone equals among 31 others", alone_and_among_others, name, resident)
+    hot = ["--kv-mode", "hot", "--hot-ring", 1, "--hot-buffer", 17]
+    check(f"{name}, hot, alone equals among 31 others", alone_and_among_others, name, hot)
 
 
 def dsa_prompts_group(name):
