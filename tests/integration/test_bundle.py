@@ -30,8 +30,9 @@ sys.stdout.buffer.write(out.raw[: 2 * length].decode("utf-16-le").encode())
 """
 
 
-def bundle(*arguments):
-    return subprocess.run([REPOSITORY / "tools" / "bundle", *arguments], capture_output=True, text=True, timeout=120)
+def bundle(*arguments, cwd=None):
+    command = [REPOSITORY / "tools" / "bundle", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,13 @@ def test_unicode_normalization_has_its_data(folder):
     assert done.stdout.decode() == "fi1\u00c5", done.stderr.decode()
 
 
+def test_paths_are_the_callers(tmp_path):
+    build = os.path.relpath(BINARY.parent.resolve(), tmp_path)
+    done = bundle("--system-cuda", "--build", build, "made", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made" / "hotset").exists()
+
+
 def test_replaces_a_bundle_and_nothing_else(folder, tmp_path):
     stale = folder / "lib" / "stale"
     stale.touch()
@@ -98,7 +106,7 @@ def test_replaces_a_bundle_and_nothing_else(folder, tmp_path):
         (["--build", "/nowhere"], "there is no /nowhere/hotset"),
         (["--build"], "--build needs a folder"),
         (["--cuda"], "unknown option --cuda"),
-        (["one", "two"], "one folder, not one and two"),
+        (["/one", "/two"], "one folder, not /one and /two"),
     ],
 )
 def test_says_what_is_wrong(arguments, words):
