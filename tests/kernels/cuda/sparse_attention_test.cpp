@@ -140,6 +140,61 @@ TEST_F(SparseAttention, LatentHeads) {
   }
 }
 
+// Prefill of DSA beyond index_topk: every query of a chunk is a row with the list of its own, ascending and up to its
+// own position. Neighbours' lists differ in a few tokens, as selections do.
+AttentionCase prefill_case(Random& random, const KvGeometry& geometry, std::int32_t heads, ActivationType activation,
+                           std::int64_t first_position, std::int64_t queries, std::int64_t most_selected) {
+  const std::int64_t tokens = first_position + queries;
+  AttentionCase out = random_case(random, geometry, heads, activation, {tokens - 100});
+  out.q = random.normals(queries * heads * geometry.key_dim);
+  if (activation == ActivationType::kBF16) {
+    for (float& x : out.q) x = bf16_to_f32(f32_to_bf16(x));
+  }
+  out.lists.clear();
+  std::vector<std::int64_t> score = random_list(random, tokens, tokens, false);  // all different
+  for (std::int64_t query = 0; query < queries; ++query) {
+    for (int i = 0; i < 20; ++i) {
+      std::swap(score[static_cast<std::size_t>(random.integer(0, tokens - 1))],
+                score[static_cast<std::size_t>(random.integer(0, tokens - 1))]);
+    }
+    std::vector<std::int64_t> list(static_cast<std::size_t>(first_position + query + 1));
+    std::iota(list.begin(), list.end(), 0);
+    if (static_cast<std::int64_t>(list.size()) > most_selected) {
+      std::ranges::nth_element(list, list.begin() + most_selected, std::greater{},
+                               [&](std::int64_t token) { return score[static_cast<std::size_t>(token)]; });
+      list.resize(static_cast<std::size_t>(most_selected));
+      std::ranges::sort(list);
+    }
+    out.lists.push_back(std::move(list));
+  }
+  return out;
+}
+
+// Lists that reach most_selected within the chunk, and chunks cut elsewhere: same bits.
+TEST_F(SparseAttention, PrefillWithAListForEveryQuery) {
+  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+    const AttentionCase given =
+        prefill_case(random_, latent(dtype, 576, 512), 128, ActivationType::kBF16, 2015, 64, 2048);
+    expect_close(given, kLatentTolerance);
+    const std::vector<float> whole = run_gpu(given);
+    for (const auto& [first, count] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {31, 9}, {40, 24}, {63, 1}}) {
+      EXPECT_TRUE(same_bits(slice(whole, first * given.out_width(), count * given.out_width()),
+                            run_gpu(given.part(first, count))))
+          << given.name() << ": queries " << first << " to " << first + count;
+    }
+  }
+  expect_close(prefill_case(random_, latent(KvDType::kBF16, 576, 512), 16, ActivationType::kBF16, 0, 256, 128),
+               kLatentTolerance);
+  for (const KvGeometry& geometry : {latent(KvDType::kF32, 48, 32), latent(KvDType::kF32, 304, 272)}) {
+    const AttentionCase given = prefill_case(random_, geometry, 6, ActivationType::kF32, 150, 64, 160);
+    expect_close(given, kPlainTolerance);
+    EXPECT_TRUE(
+        same_bits(slice(run_gpu(given), 20 * given.out_width(), 9 * given.out_width()), run_gpu(given.part(20, 9))))
+        << given.name();
+  }
+}
+
 struct BitsShape {
   KvGeometry geometry;
   std::int32_t heads;
