@@ -25,6 +25,18 @@ std::unique_ptr<PackedMatrix> DenseBackend::random_matrix(const RandomNumbers& n
   return pack({WeightType::kBF16, rows, cols, std::as_bytes(std::span(bits))});
 }
 
+JoinedMatrices DenseBackend::pack_joined(std::span<const MatrixView> matrices) {
+  JoinedMatrices out;
+  for (const MatrixView& matrix : matrices) out.parts.push_back(pack(matrix));
+  return out;
+}
+
+JoinedMatrices DenseBackend::random_joined(std::span<const RandomPart> matrices) {
+  JoinedMatrices out;
+  for (const RandomPart& part : matrices) out.parts.push_back(random_matrix(part.numbers, part.rows, part.cols));
+  return out;
+}
+
 std::vector<std::unique_ptr<PackedMatrix>> DenseBackend::random_batch(const RandomNumbers& numbers, std::int64_t count,
                                                                       std::int64_t rows, std::int64_t cols) {
   const std::vector<std::uint16_t> bits = random_matrix_bits(numbers, count * rows, cols);

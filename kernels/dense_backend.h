@@ -36,6 +36,12 @@ class PackedMatrix {
   [[nodiscard]] virtual std::int64_t bytes() const = 0;  // memory it holds
 };
 
+// Matrices of the same columns, and the one of all their rows, in their order; null: they lie apart.
+struct JoinedMatrices {
+  std::unique_ptr<PackedMatrix> all;
+  std::vector<std::unique_ptr<PackedMatrix>> parts;
+};
+
 // out[t, :] = table[tokens[t], :].
 struct EmbedParams {
   const PackedMatrix* table = nullptr;   // [vocabulary, hidden]
@@ -126,6 +132,7 @@ struct SiluGateParams {
   ActivationsOut out;           // [rows, width]
   std::int64_t rows = 0;
   std::int64_t width = 0;
+  std::int64_t stride = 0;  // of the rows of gate and up, in elements (0 = width); then out is not gate
 };
 
 struct ExpertsShape {
@@ -218,6 +225,15 @@ class DenseBackend {
     for (const MatrixView& matrix : matrices) out.push_back(pack(matrix));
     return out;
   }
+  // As pack() of each. A backend may make them parts of one matrix, which multiplies by all of them at once.
+  [[nodiscard]] virtual JoinedMatrices pack_joined(std::span<const MatrixView> matrices);
+  // As random_matrix() of each, likewise.
+  struct RandomPart {
+    RandomNumbers numbers;
+    std::int64_t rows = 0;
+    std::int64_t cols = 0;
+  };
+  [[nodiscard]] virtual JoinedMatrices random_joined(std::span<const RandomPart> matrices);
   // As pack() of what random_matrix_bits() gives, made where the backend likes; as pack_batch() of [count * rows, cols]
   // cut into matrices of `rows`.
   [[nodiscard]] virtual std::unique_ptr<PackedMatrix> random_matrix(const RandomNumbers& numbers, std::int64_t rows,

@@ -38,9 +38,10 @@ struct AttentionShape {
 // One layer's inputs and output, row-major, rows in batch order; everything after RoPE.
 struct LayerAttention {
   LayerId layer;
-  const float* q = nullptr;         // [rows, heads * key_dim]; latent: absorbed; rows of dense prompts are not read
-  const float* k = nullptr;         // [rows, kv_heads * key_dim]
-  const float* v = nullptr;         // [rows, kv_heads * value_dim]; latent: null
+  const float* q = nullptr;     // [rows, heads * key_dim]; latent: absorbed; rows of dense prompts are not read
+  const float* k = nullptr;     // [rows, kv_heads * key_dim]
+  const float* v = nullptr;     // [rows, kv_heads * value_dim]; latent: null
+  std::int64_t row_stride = 0;  // of q, k and v, in elements, where they are parts of one product; 0: each its width
   kernels::ActivationsOut context;  // [rows, heads * value_dim]; latent: rows of dense prompts are not written
 
   // Latent models: dense prompts.

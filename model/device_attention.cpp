@@ -30,6 +30,11 @@ cuda::ActivationType type_of(kernels::ElementType type) {
   return type == kernels::ElementType::kF32 ? cuda::ActivationType::kF32 : cuda::ActivationType::kBF16;
 }
 
+// Of rows of q, k or v that are `width` wide.
+std::int64_t stride_of(const LayerAttention& layer, std::int64_t width) {
+  return layer.row_stride == 0 ? width : layer.row_stride;
+}
+
 }  // namespace
 
 DeviceAttention::DeviceAttention(const AttentionShape& shape, const ModelWeights& weights,
@@ -114,9 +119,9 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
   const KvGeometry& geometry = kv_.geometry();
   cuda::launch_store_rows({.geometry = geometry,
                            .k = layer.k,
-                           .k_stride = geometry.key_elements(),
+                           .k_stride = stride_of(layer, geometry.key_elements()),
                            .v = layer.v,
-                           .v_stride = geometry.value_elements(),
+                           .v_stride = stride_of(layer, geometry.value_elements()),
                            .pool = targets.row_pool,
                            .slots = new_slots_.data(),
                            .rows = targets.count},
@@ -125,7 +130,8 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
   cuda::launch_store_metadata(
       {.geometry = metadata,
        .keys = keys,
-       .stride = std::int64_t{metadata.kv_heads} * metadata.dim,
+       .stride = index_keys ? std::int64_t{metadata.kv_heads} * metadata.dim
+                            : stride_of(layer, std::int64_t{metadata.kv_heads} * metadata.dim),
        .basis = basis_.empty() ? nullptr : basis_[static_cast<std::size_t>(layer.layer.value())].data(),
        .pool = targets.metadata_pool,
        .pages = new_pages_.data(),
@@ -240,7 +246,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
                                .max_length = scoring.max_length,
                                .scores = scores,
                                .stride = scoring.max_length};
-  const std::int64_t q_stride = std::int64_t{shape_.heads} * kv_.geometry().key_dim;
+  const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * kv_.geometry().key_dim);
   switch (geometry.kind) {
     case MetadataGeometry::Kind::kIndexKeys:
       HS_CHECK(layer.index_q != nullptr && layer.index_weights != nullptr, "DSA needs the indexer's queries");
@@ -287,15 +293,15 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
 void DeviceAttention::attend(const LayerAttention& layer, std::int64_t first_row, std::int64_t rows,
                              std::int64_t max_count, const std::byte* pool) {
   const KvGeometry& geometry = kv_.geometry();
-  const std::int64_t q_width = std::int64_t{shape_.heads} * geometry.key_dim;
+  const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
   const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
   const kernels::ActivationsOut out = layer.context.from(first_row * out_width);
   const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(geometry, shape_.heads, rows, max_count);
   cuda::launch_sparse_attention({.geometry = geometry,
                                  .q_type = cuda::ActivationType::kF32,
                                  .out_type = type_of(out.type()),
-                                 .q = layer.q + first_row * q_width,
-                                 .q_stride = q_width,
+                                 .q = layer.q + first_row * q_stride,
+                                 .q_stride = q_stride,
                                  .pool = pool,
                                  .slot_type = cuda::SlotType::kInt32,
                                  .slots = lists_.reserve(rows * max_count * 4),
@@ -392,7 +398,7 @@ void DeviceAttention::prompt_dense(const LayerAttention& layer, std::int64_t row
   const std::int64_t step = !latent && !streamed() ? end : kPieceTokens;
   cuda::PrefillAttentionDeviceParams params{.geometry = geometry,
                                             .q = latent ? layer.expanded_q : layer.q,
-                                            .q_stride = q_width,
+                                            .q_stride = latent ? q_width : stride_of(layer, q_width),
                                             .rows = rows,
                                             .first_position = slice_->first_position,
                                             .out = out.data(),
@@ -403,9 +409,15 @@ void DeviceAttention::prompt_dense(const LayerAttention& layer, std::int64_t row
   params.activation = type_of(out.type());
   if (out.type() != kernels::ElementType::kF32) {  // queries are rounded to the type of the result either way
     void* const q = converted_.reserve(rows * q_width * element_bytes(out.type()));
-    cuda::launch_convert_rows({.in = params.q, .out = q, .out_type = params.activation, .rows = rows, .width = q_width},
+    cuda::launch_convert_rows({.in = params.q,
+                               .in_stride = params.q_stride,
+                               .out = q,
+                               .out_type = params.activation,
+                               .rows = rows,
+                               .width = q_width},
                               stream_.get());
     params.q = q;
+    params.q_stride = q_width;
   }
   cuda::ExpandedKeysValues expanded;
   for (std::int64_t first = 0; first < end; first += step) {

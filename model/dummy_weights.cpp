@@ -1,7 +1,9 @@
 #include "model/dummy_weights.h"
 
 #include <cmath>
+#include <initializer_list>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/splitmix.h"
@@ -54,13 +56,28 @@ class DummyMaker {
     return out;
   }
 
+  // As linear() of each without biases, one after the other.
+  Matrix joined(std::initializer_list<std::pair<Linear*, std::int64_t>> parts, std::int64_t cols) {
+    std::vector<kernels::DenseBackend::RandomPart> made;
+    for (const auto& [linear, rows] : parts)
+      made.push_back({kernels::random_rows(next_seed(), deviation(cols), cols), rows, cols});
+    kernels::JoinedMatrices packed = backend_.random_joined(made);
+    auto part = packed.parts.begin();
+    for (const auto& [linear, rows] : parts) linear->weight = std::move(*part++);
+    return std::move(packed.all);
+  }
+
   GroupedAttentionWeights grouped() {
     GroupedAttentionWeights out;
     const std::int64_t q_rows = std::int64_t{config_.heads} * config_.head_dim;
     const std::int64_t kv_rows = std::int64_t{config_.kv_heads} * config_.head_dim;
-    out.q = linear(q_rows, config_.hidden, config_.qkv_bias);
-    out.k = linear(kv_rows, config_.hidden, config_.qkv_bias);
-    out.v = linear(kv_rows, config_.hidden, config_.qkv_bias);
+    if (config_.qkv_bias || config_.qk_norm) {
+      out.q = linear(q_rows, config_.hidden, config_.qkv_bias);
+      out.k = linear(kv_rows, config_.hidden, config_.qkv_bias);
+      out.v = linear(kv_rows, config_.hidden, config_.qkv_bias);
+    } else {
+      out.qkv = joined({{&out.q, q_rows}, {&out.k, kv_rows}, {&out.v, kv_rows}}, config_.hidden);
+    }
     out.o = linear(config_.hidden, q_rows, config_.o_bias);
     if (config_.qk_norm) {
       out.q_norm = vector(config_.head_dim, 1.0F);
@@ -125,8 +142,12 @@ class DummyMaker {
 
   MlpWeights mlp(std::int64_t intermediate, bool bias) {
     MlpWeights out;
-    out.gate = linear(intermediate, config_.hidden, bias);
-    out.up = linear(intermediate, config_.hidden, bias);
+    if (bias) {
+      out.gate = linear(intermediate, config_.hidden, bias);
+      out.up = linear(intermediate, config_.hidden, bias);
+    } else {
+      out.gate_up = joined({{&out.gate, intermediate}, {&out.up, intermediate}}, config_.hidden);
+    }
     out.down = linear(config_.hidden, intermediate, bias);
     return out;
   }

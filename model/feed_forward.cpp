@@ -11,14 +11,23 @@ std::int64_t widest_mlp(const ModelConfig& config) {
   return std::max(config.intermediate, shared);
 }
 
+bool has_joined_mlp(const LayerWeights& layer) {
+  const auto* const mlp = std::get_if<MlpWeights>(&layer.feed_forward);
+  if (mlp != nullptr) return mlp->gate_up != nullptr;
+  const auto& experts = std::get<ExpertsWeights>(layer.feed_forward);
+  return experts.shared && experts.shared->gate_up != nullptr;
+}
+
 }  // namespace
 
 FeedForward::FeedForward(const ModelWeights& weights, kernels::DenseBackend& backend, std::int64_t max_rows)
-    : weights_(weights),
-      backend_(backend),
-      gate_(backend.array<float>(max_rows * widest_mlp(weights.config))),
-      up_(backend.array<float>(gate_.size())) {
-  if (backend.activation_type() != kernels::ElementType::kF32) gated_ = backend.activations(gate_.size());
+    : weights_(weights), backend_(backend) {
+  const std::int64_t size = max_rows * widest_mlp(weights.config);
+  const bool joined = std::ranges::any_of(weights.layers, has_joined_mlp);
+  const bool apart = !std::ranges::all_of(weights.layers, has_joined_mlp);
+  gate_ = backend.array<float>(joined ? 2 * size : size);
+  if (apart) up_ = backend.array<float>(size);
+  if (joined || backend.activation_type() != kernels::ElementType::kF32) gated_ = backend.activations(size);
   if (!weights.config.experts) return;
   const ExpertsConfig& experts = *weights.config.experts;
   router_logits_ = backend.array<float>(max_rows * experts.count);
@@ -32,11 +41,18 @@ void FeedForward::run(LayerId layer, kernels::Activations normed, std::int64_t r
 }
 
 void FeedForward::run(const MlpWeights& mlp, kernels::Activations normed, std::int64_t rows, float* residual) {
-  backend_.matmul(mlp.gate.product(normed, gate_.data(), rows));
-  backend_.matmul(mlp.up.product(normed, up_.data(), rows));
+  const std::int64_t width = mlp.gate.weight->rows();
   const kernels::ActivationsOut gated = gated_.empty() ? kernels::ActivationsOut(gate_.data()) : gated_.get();
-  backend_.silu_gate(
-      {.gate = gate_.data(), .up = up_.data(), .out = gated, .rows = rows, .width = mlp.gate.weight->rows()});
+  kernels::SiluGateParams gate{.gate = gate_.data(), .up = up_.data(), .out = gated, .rows = rows, .width = width};
+  if (mlp.gate_up != nullptr) {
+    backend_.matmul({.x = normed, .weight = mlp.gate_up.get(), .y = gate_.data(), .m = rows});
+    gate.up = gate_.data() + width;
+    gate.stride = 2 * width;
+  } else {
+    backend_.matmul(mlp.gate.product(normed, gate_.data(), rows));
+    backend_.matmul(mlp.up.product(normed, up_.data(), rows));
+  }
+  backend_.silu_gate(gate);
   backend_.matmul(mlp.down.added_product(gated, residual, rows));
 }
 

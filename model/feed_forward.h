@@ -23,8 +23,9 @@ class FeedForward {
 
   const ModelWeights& weights_;
   kernels::DenseBackend& backend_;
-  kernels::Array<float> gate_, up_;          // [max_rows, widest MLP]
-  kernels::ActivationArray gated_;           // the same; float32: it lies in gate_
+  // [max_rows, widest MLP]; where gate and up are joined, gate_ holds both.
+  kernels::Array<float> gate_, up_;
+  kernels::ActivationArray gated_;           // [max_rows, widest MLP]; none: it lies in gate_
   kernels::Array<float> router_logits_;      // [max_rows, experts]
   kernels::Array<std::int32_t> expert_ids_;  // [max_rows, experts of a token]
   kernels::Array<float> expert_weights_;     // the same

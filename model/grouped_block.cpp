@@ -8,10 +8,17 @@ GroupedBlock::GroupedBlock(const ModelWeights& weights, kernels::DenseBackend& b
     : weights_(weights),
       config_(weights.config),
       backend_(backend),
-      q_(backend.array<float>(max_rows * config_.heads * config_.head_dim)),
-      k_(backend.array<float>(max_rows * config_.kv_heads * config_.head_dim)),
-      v_(backend.array<float>(k_.size())),
-      context_(backend.activations(q_.size())) {}
+      context_(backend.activations(max_rows * config_.heads * config_.head_dim)) {
+  const std::int64_t kv_width = std::int64_t{config_.kv_heads} * config_.head_dim;
+  const std::int64_t q_width = std::int64_t{config_.heads} * config_.head_dim;
+  if (of(LayerId{0}).qkv != nullptr) {
+    q_ = backend.array<float>(max_rows * (q_width + 2 * kv_width));
+    return;
+  }
+  q_ = backend.array<float>(max_rows * q_width);
+  k_ = backend.array<float>(max_rows * kv_width);
+  v_ = backend.array<float>(max_rows * kv_width);
+}
 
 AttentionShape GroupedBlock::shape() const {
   return {.heads = config_.heads, .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim))};
@@ -23,6 +30,19 @@ const GroupedAttentionWeights& GroupedBlock::of(LayerId layer) const {
 
 LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernels::Activations normed) {
   const GroupedAttentionWeights& weights = of(layer);
+  const std::int64_t q_width = std::int64_t{config_.heads} * config_.head_dim;
+  const std::int64_t kv_width = std::int64_t{config_.kv_heads} * config_.head_dim;
+  if (weights.qkv != nullptr) {
+    const std::int64_t stride = q_width + 2 * kv_width;
+    backend_.matmul({.x = normed, .weight = weights.qkv.get(), .y = q_.data(), .m = rows.count});
+    rotate(q_.data(), config_.heads + config_.kv_heads, stride, rows);
+    return {.layer = layer,
+            .q = q_.data(),
+            .k = q_.data() + q_width,
+            .v = q_.data() + q_width + kv_width,
+            .row_stride = stride,
+            .context = context_.get()};
+  }
   backend_.matmul(weights.q.product(normed, q_.data(), rows.count));
   backend_.matmul(weights.k.product(normed, k_.data(), rows.count));
   backend_.matmul(weights.v.product(normed, v_.data(), rows.count));
@@ -30,8 +50,8 @@ LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernel
     norm_heads(q_.data(), weights.q_norm, rows.count * config_.heads);
     norm_heads(k_.data(), weights.k_norm, rows.count * config_.kv_heads);
   }
-  rotate(q_.data(), config_.heads, rows);
-  rotate(k_.data(), config_.kv_heads, rows);
+  rotate(q_.data(), config_.heads, q_width, rows);
+  rotate(k_.data(), config_.kv_heads, kv_width, rows);
   return {.layer = layer, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.get()};
 }
 
@@ -48,9 +68,9 @@ void GroupedBlock::norm_heads(float* x, const Vector& weight, std::int64_t heads
                      .epsilon = static_cast<float>(config_.rms_epsilon)});
 }
 
-void GroupedBlock::rotate(float* x, std::int32_t heads, const StepRows& rows) {
+void GroupedBlock::rotate(float* x, std::int32_t heads, std::int64_t stride, const StepRows& rows) {
   backend_.rope({.x = x,
-                 .row_stride = std::int64_t{heads} * config_.head_dim,
+                 .row_stride = stride,
                  .positions = rows.positions,
                  .inv_freq = weights_.inv_freq.data(),
                  .rows = rows.count,

@@ -18,12 +18,12 @@ class GroupedBlock final : public AttentionBlock {
  private:
   [[nodiscard]] const GroupedAttentionWeights& of(LayerId layer) const;
   void norm_heads(float* x, const Vector& weight, std::int64_t heads);
-  void rotate(float* x, std::int32_t heads, const StepRows& rows);
+  void rotate(float* x, std::int32_t heads, std::int64_t stride, const StepRows& rows);
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
   kernels::DenseBackend& backend_;
-  kernels::Array<float> q_, k_, v_;   // [max_rows, ...]
+  kernels::Array<float> q_, k_, v_;   // [max_rows, ...]; of layers whose matrices are joined q_ holds all three
   kernels::ActivationArray context_;  // likewise
 };
 

@@ -79,6 +79,8 @@ class WeightLoader {
       status_ = invalid_argument(concat("tensor ", name, " is in a block format, which is not supported for it"));
     });
   }
+  // Matrices of the same columns; returns the one of all their rows, or null.
+  Matrix joined(const std::vector<std::pair<std::string, Linear*>>& parts);
   GroupedAttentionWeights grouped(const std::string& prefix);
   LatentAttentionWeights latent(const std::string& prefix, std::int32_t index);
   void split_kv_b(const std::string& name, LatentAttentionWeights& out);
@@ -110,11 +112,36 @@ LayerWeights WeightLoader::layer(std::int32_t index) {
   return out;
 }
 
+Matrix WeightLoader::joined(const std::vector<std::pair<std::string, Linear*>>& parts) {
+  std::vector<kernels::MatrixView> views;
+  for (const auto& [name, linear] : parts) {
+    if (status_.ok()) {
+      const auto view = checkpoint_.matrix(name);
+      if (!view.ok()) {
+        status_ = view.error();
+      } else {
+        views.push_back(view.value());
+      }
+    }
+  }
+  if (!status_.ok()) return nullptr;
+  kernels::JoinedMatrices packed = backend_.pack_joined(views);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].second->weight = std::move(packed.parts[i]);
+    checkpoint_.release(parts[i].first);
+  }
+  return std::move(packed.all);
+}
+
 GroupedAttentionWeights WeightLoader::grouped(const std::string& prefix) {
   GroupedAttentionWeights out;
-  out.q = linear(prefix + "q_proj", config_.qkv_bias);
-  out.k = linear(prefix + "k_proj", config_.qkv_bias);
-  out.v = linear(prefix + "v_proj", config_.qkv_bias);
+  if (config_.qkv_bias || config_.qk_norm) {
+    out.q = linear(prefix + "q_proj", config_.qkv_bias);
+    out.k = linear(prefix + "k_proj", config_.qkv_bias);
+    out.v = linear(prefix + "v_proj", config_.qkv_bias);
+  } else {
+    out.qkv = joined({{prefix + "q_proj", &out.q}, {prefix + "k_proj", &out.k}, {prefix + "v_proj", &out.v}});
+  }
   out.o = linear(prefix + "o_proj", config_.o_bias);
   if (config_.qk_norm) {
     out.q_norm = vector(prefix + "q_norm");
@@ -188,8 +215,12 @@ IndexerWeights WeightLoader::indexer(const std::string& prefix) {
 
 MlpWeights WeightLoader::mlp(const std::string& prefix, bool bias) {
   MlpWeights out;
-  out.gate = linear(prefix + "gate_proj", bias);
-  out.up = linear(prefix + "up_proj", bias);
+  if (bias) {
+    out.gate = linear(prefix + "gate_proj", bias);
+    out.up = linear(prefix + "up_proj", bias);
+  } else {
+    out.gate_up = joined({{prefix + "gate_proj", &out.gate}, {prefix + "up_proj", &out.up}});
+  }
   out.down = linear(prefix + "down_proj", bias);
   return out;
 }

@@ -36,6 +36,8 @@ struct Linear {
 struct GroupedAttentionWeights {
   Vector q_norm, k_norm;  // [head_dim] or empty
   Linear q, k, v, o;
+  Matrix
+      qkv;  // of which q, k and v are the rows; null: they lie apart (biases or norms of heads, or the backend's way)
 };
 
 struct IndexerWeights {
@@ -64,6 +66,7 @@ struct LatentAttentionWeights {
 
 struct MlpWeights {
   Linear gate, up, down;
+  Matrix gate_up;  // of which gate and up are the rows; null: they lie apart
 };
 
 struct ExpertsWeights {

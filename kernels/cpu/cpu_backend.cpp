@@ -131,8 +131,8 @@ class CpuBackend final : public Backend {
 
   void silu_gate(const SiluGateParams& params) override {
     for_rows(params.rows, params.width, [&](std::int64_t row) {
-      const std::int64_t at = row * params.width;
-      kernels_.silu_gate(params.gate + at, params.up + at, params.out.f32() + at, params.width);
+      const std::int64_t at = row * (params.stride == 0 ? params.width : params.stride);
+      kernels_.silu_gate(params.gate + at, params.up + at, params.out.f32() + row * params.width, params.width);
     });
   }
 

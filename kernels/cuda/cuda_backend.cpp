@@ -59,6 +59,19 @@ class CudaBackend final : public DenseBackend {
   std::vector<std::unique_ptr<PackedMatrix>> pack_batch(std::span<const MatrixView> matrices) override {
     return uploader_.upload_batch(matrices, compute_);
   }
+  JoinedMatrices pack_joined(std::span<const MatrixView> matrices) override {
+    std::vector<std::int64_t> rows;
+    for (const MatrixView& matrix : matrices) rows.push_back(matrix.rows);
+    return uploader_.join(rows, matrices.front().cols, compute_,
+                          [&](std::size_t i, void* target) { uploader_.upload_to(matrices[i], compute_, target); });
+  }
+  JoinedMatrices random_joined(std::span<const RandomPart> matrices) override {
+    std::vector<std::int64_t> rows;
+    for (const RandomPart& part : matrices) rows.push_back(part.rows);
+    return uploader_.join(rows, matrices.front().cols, compute_, [&](std::size_t i, void* target) {
+      uploader_.fill_random(matrices[i].numbers, matrices[i].rows, matrices[i].cols, compute_, target);
+    });
+  }
   std::unique_ptr<PackedMatrix> random_matrix(const RandomNumbers& numbers, std::int64_t rows,
                                               std::int64_t cols) override {
     return std::move(uploader_.make_random(numbers, 1, rows, cols, compute_).front());
@@ -188,7 +201,9 @@ class CudaBackend final : public DenseBackend {
 
   void silu_gate(const SiluGateParams& params) override {
     launch_silu_gate({.gate = params.gate,
+                      .gate_stride = params.stride,
                       .up = params.up,
+                      .up_stride = params.stride,
                       .out = params.out.data(),
                       .out_type = type_of(params.out.type()),
                       .rows = params.rows,

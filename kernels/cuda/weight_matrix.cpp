@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "core/check.h"
@@ -91,6 +92,22 @@ void WeightUploader::upload_to(const MatrixView& view, ElementType type, void* t
     stream_.synchronize();
     target += bytes;
   }
+}
+
+JoinedMatrices WeightUploader::join(std::span<const std::int64_t> rows, std::int64_t cols, ElementType type,
+                                    const std::function<void(std::size_t index, void* target)>& fill) {
+  const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const std::int64_t row_bytes = cols * element_bytes(type);
+  const std::shared_ptr<Memory> memory = arena_.allocate(all * row_bytes);
+  JoinedMatrices out;
+  out.all = std::make_unique<WeightMatrix>(memory, 0, all, cols, type);
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    fill(i, static_cast<std::byte*>(memory->data()) + first * row_bytes);
+    out.parts.push_back(std::make_unique<WeightMatrix>(memory, first * row_bytes, rows[i], cols, type));
+    first += rows[i];
+  }
+  return out;
 }
 
 std::vector<std::unique_ptr<PackedMatrix>> WeightUploader::make_random(const RandomNumbers& numbers, std::int64_t count,

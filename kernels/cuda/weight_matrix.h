@@ -1,6 +1,8 @@
 // A weight matrix on the device: row-major, in the compute type, no padding.
 #pragma once
 
+#include <functional>
+
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/dense_backend.h"
@@ -35,6 +37,9 @@ class WeightUploader {
   [[nodiscard]] std::vector<std::unique_ptr<PackedMatrix>> upload_batch(std::span<const MatrixView> views,
                                                                         ElementType type);
   void upload_to(const MatrixView& view, ElementType type, void* target);
+  // Memory for matrices of these rows, one behind the other; `fill` fills each.
+  [[nodiscard]] JoinedMatrices join(std::span<const std::int64_t> rows, std::int64_t cols, ElementType type,
+                                    const std::function<void(std::size_t index, void* target)>& fill);
   // Filled on the device, `count` matrices one behind the other; queued.
   [[nodiscard]] std::vector<std::unique_ptr<PackedMatrix>> make_random(const RandomNumbers& numbers, std::int64_t count,
                                                                        std::int64_t rows, std::int64_t cols,

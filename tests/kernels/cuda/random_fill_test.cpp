@@ -55,6 +55,29 @@ TEST_P(RandomFill, BatchIsTheHosts) {
   for (std::size_t i = 0; i < made.size(); ++i) EXPECT_EQ(bytes_of(*made[i]), bytes_of(*packed[i])) << i;
 }
 
+TEST_P(RandomFill, JoinedOnesAreTheirParts) {
+  Bed bed(GetParam());
+  const std::vector<DenseBackend::RandomPart> parts = {{random_rows(3, 1.0F, 32), 24, 32},
+                                                       {random_rows(4, 0.5F, 32), 8, 32}};
+  const JoinedMatrices made = bed.backend->random_joined(parts);
+  std::vector<std::vector<std::uint16_t>> bits;
+  std::vector<MatrixView> views;
+  for (const auto& part : parts) bits.push_back(random_matrix_bits(part.numbers, part.rows, part.cols));
+  for (const auto& one : bits)
+    views.push_back({WeightType::kBF16, std::ssize(one) / 32, 32, std::as_bytes(std::span(one))});
+  const JoinedMatrices packed = bed.backend->pack_joined(views);
+  for (const JoinedMatrices* joined : {&made, &packed}) {
+    ASSERT_EQ(joined->all->rows(), 32);
+    std::vector<std::uint8_t> expected;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::vector<std::uint8_t> part = bytes_of(*bed.backend->pack(views[i]));
+      EXPECT_EQ(bytes_of(*joined->parts[i]), part);
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(bytes_of(*joined->all), expected);
+  }
+}
+
 TEST_P(RandomFill, ExpertsAreTheHosts) {
   Bed bed(GetParam());
   const ExpertsShape shape{.count = 3, .hidden = 48, .intermediate = 32};
