@@ -107,9 +107,14 @@ __global__ void __launch_bounds__(kThreads) index_keys_kernel(const StoreMetadat
   }
 }
 
-// Block: (row, KV head).
+constexpr int kBasisTile = 4096;  // floats of the basis in shared memory
+
+// Block: (row, KV head). The basis comes tile by tile, so that all threads load; sums go over channels in ascending
+// order, as the CPU's.
 __global__ void __launch_bounds__(kThreads) low_rank_kernel(const StoreMetadataDeviceParams params) {
   __shared__ float x[kMostRank];
+  __shared__ float tile[kBasisTile];
+  __shared__ float keys[kBasisTile / 2];
   const std::int64_t row = blockIdx.x;
   const auto kv_head = static_cast<std::int64_t>(blockIdx.y);
   const auto [page, offset] = target_of(params, row);
@@ -117,13 +122,21 @@ __global__ void __launch_bounds__(kThreads) low_rank_kernel(const StoreMetadataD
   const MetadataGeometry& geometry = params.geometry;
   const int rank = geometry.rank;
   const float* const basis = params.basis + kv_head * geometry.dim * rank;
-  for (int i = static_cast<int>(threadIdx.x); i < rank; i += kThreads) {
-    float sum = 0.0F;
-#pragma unroll 16
-    for (int c = 0; c < geometry.dim; ++c) {
-      sum = fmaf(key_at(params, row, kv_head * geometry.dim + c), basis[std::int64_t{c} * rank + i], sum);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int channels = kBasisTile / rank;  // of a tile
+  for (int i = thread; i < rank; i += kThreads) x[i] = 0.0F;
+  for (int first = 0; first < geometry.dim; first += channels) {
+    const int count = min(channels, geometry.dim - first);
+    __syncthreads();  // the tile before is done with
+    for (int i = thread; i < count * rank; i += kThreads) tile[i] = basis[std::int64_t{first} * rank + i];
+    for (int c = thread; c < count; c += kThreads) keys[c] = key_at(params, row, kv_head * geometry.dim + first + c);
+    __syncthreads();
+    for (int i = thread; i < rank; i += kThreads) {
+      float sum = x[i];
+#pragma unroll 8
+      for (int c = 0; c < count; ++c) sum = fmaf(keys[c], tile[c * rank + i], sum);
+      x[i] = sum;
     }
-    x[i] = sum;
   }
   __syncthreads();
   std::uint32_t bits = 0;
