@@ -73,11 +73,13 @@ class CudaEngine final : public ServingEngine {
       const std::int64_t usable = usable_bytes(config);
       const std::int64_t pools = usable - weights - workspace;
       if (pools <= 0) {
-        return Error{ErrorCode::kOverloaded,
-                     concat("the model does not fit the GPU: ", gib(usable), " may be used, the weights take ",
-                            gib(weights), ", the workspace ", gib(workspace),
-                            "; a smaller --max-batch, --prefill-chunk or --max-context takes less workspace"),
-                     "--gpu-memory"};
+        return Error{
+            ErrorCode::kOverloaded,
+            concat("the model does not fit the GPU: ", gib(usable), " may be used, the weights take ", gib(weights),
+                   ", the workspace ", gib(workspace),
+                   "; a smaller --max-batch, --prefill-chunk or --max-context takes less workspace, and --device cpu "
+                   "runs it on the processor"),
+            "--gpu-memory"};
       }
       return choose_split_pool_sizes(config, request.layout, request.max_context, pools, memory.value().bytes);
     });
