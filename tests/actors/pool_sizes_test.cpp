@@ -76,5 +76,50 @@ TEST(PoolSizes, MetadataIsCountedInBothTiersAndCoversTheHostPool) {
   EXPECT_EQ(choose_pool_sizes(config, layout, 1 << 20, 1 << 30).error().param, "--device-metadata-tokens");
 }
 
+TEST(SplitPoolSizes, DefaultsAreBoundedByContextsAndByEachMemory) {
+  ServerConfig config;
+  config.max_batch = 2;
+  const PoolSizes roomy = choose_split_pool_sizes(config, kLayout, 640, 1 << 30, 1 << 30).value();
+  EXPECT_EQ(roomy.device_pages, 2 * 11 * 4);
+  EXPECT_EQ(roomy.host_pages, 2 * 2 * 11);
+  EXPECT_EQ(roomy.metadata_pages, 0);
+  const PoolSizes tight = choose_split_pool_sizes(config, kLayout, 640, 9 * kPageBytes + 1, 30 * kPageBytes).value();
+  EXPECT_EQ(tight.device_pages, 9 * 4);
+  EXPECT_EQ(tight.host_pages, 18);
+  EXPECT_EQ(choose_split_pool_sizes(config, kLayout, 640, kPageBytes - 1, 1 << 30).error().param, "--device-kv-tokens");
+  EXPECT_EQ(choose_split_pool_sizes(config, kLayout, 640, 1 << 30, kPageBytes).error().param, "--host-kv");
+}
+
+TEST(SplitPoolSizes, GivenSizesAreTakenOrRefusedByName) {
+  const MetadataGeometry metadata{.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 16};
+  const KvLayout layout = KvLayout::uniform(kGeometry, metadata);  // metadata as large as rows
+  ServerConfig config;
+  config.device_kv_tokens = 64 * 8 + 63;
+  config.host_kv_bytes = 10 * 2 * kPageBytes + 1;
+  const auto sizes = [&](std::int64_t device, std::int64_t host) {
+    return choose_split_pool_sizes(config, layout, 1 << 20, device * kPageBytes, host * kPageBytes);
+  };
+  // Metadata of all that the host holds, at most a quarter of the device's memory.
+  EXPECT_EQ(sizes(100, 20).value().metadata_pages, 10 * 4);
+  EXPECT_EQ(sizes(12, 20).value().metadata_pages, 3 * 4);
+  EXPECT_EQ(sizes(12, 20).value().device_pages, 8 * 4);
+  EXPECT_EQ(sizes(12, 20).value().host_pages, 10);
+  EXPECT_EQ(sizes(100, 19).error().param, "--host-kv");
+  EXPECT_EQ(sizes(10, 20).value().metadata_pages, 2 * 4);
+  EXPECT_EQ(sizes(9, 20).error().param, "--device-kv-tokens");
+  config.device_metadata_tokens = 64 * 7;
+  EXPECT_EQ(sizes(15, 20).value().metadata_pages, 7 * 4);
+  EXPECT_EQ(sizes(14, 20).error().param, "--device-kv-tokens");
+  for (const std::int64_t bad : {std::int64_t{63}, std::int64_t{1} << 62}) {
+    config.device_metadata_tokens = bad;
+    EXPECT_EQ(sizes(100, 20).error().param, "--device-metadata-tokens");
+  }
+  config.device_metadata_tokens = 0;
+  config.device_kv_tokens = 63;
+  EXPECT_EQ(sizes(100, 20).error().param, "--device-kv-tokens");
+  config.host_kv_bytes = 2 * kPageBytes - 1;
+  EXPECT_EQ(sizes(100, 20).error().param, "--host-kv");
+}
+
 }  // namespace
 }  // namespace hotset::actors
