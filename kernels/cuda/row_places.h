@@ -18,9 +18,9 @@ struct RowPlacesParams {
   // Null: no metadata is kept in this layer.
   const std::int64_t* metadata_positions = nullptr;  // [count]; negative: this row keeps none
   const std::int32_t* metadata_pages = nullptr;      // table of row i at metadata_pages + i * metadata_stride
-  std::int64_t metadata_stride = 0;              // 0: all rows have the same
-  std::int32_t* pages = nullptr;    // out [count]
-  std::int32_t* offsets = nullptr;  // out [count]
+  std::int64_t metadata_stride = 0;                  // 0: all rows have the same
+  std::int32_t* pages = nullptr;                     // out [count]
+  std::int32_t* offsets = nullptr;                   // out [count]
   std::int64_t count = 0;
 };
 

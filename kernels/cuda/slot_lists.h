@@ -27,8 +27,8 @@ struct SlotListsParams {
   std::int64_t slot_stride = 0;                // >= max_count
   std::int64_t max_count = 0;                  // no list is longer: what is behind is cut
   std::int32_t max_selected = 0;
-  // B of the selections, a power of two up to 64; that of the hot rows. Where batch rows differ: [batch], with 0 for rows
-  // that attend to everything.
+  // B of the selections, a power of two up to 64; that of the hot rows. Where batch rows differ: [batch], with 0 for
+  // rows that attend to everything.
   std::int32_t block_tokens = 1;
   const std::int32_t* row_block_tokens = nullptr;
   std::int32_t batch = 0;

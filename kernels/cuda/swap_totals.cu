@@ -1,6 +1,5 @@
-#include "kernels/cuda/swap_totals.h"
-
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/swap_totals.h"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -31,10 +31,8 @@ struct DeviceRunners {
   std::unique_ptr<model::StepExecutor> operator()(const EngineRequest& request) const {
     model::DeviceEngine engine = require(model::open_device_engine(compute));
     engine.weights = require(model::load_weights(request.checkpoint, *engine.backend));
-    auto device =
-        require(storage::DevicePool::create(request.layout, request.device_pages, device_pool_memory));
-    auto host =
-        require(storage::HostPool::create(request.layout, request.host_pages, mapped_pool_memory));
+    auto device = require(storage::DevicePool::create(request.layout, request.device_pages, device_pool_memory));
+    auto host = require(storage::HostPool::create(request.layout, request.host_pages, mapped_pool_memory));
     return std::make_unique<model::DeviceStepRunner>(
         std::move(engine), std::move(device), std::move(host), request.keeper,
         model::DeviceRunnerLimits{.max_batch = request.max_batch,

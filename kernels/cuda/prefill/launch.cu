@@ -153,8 +153,7 @@ void launch_prefill_attention(const PrefillAttentionDeviceParams& params, Stream
   check_params(params);
   const PrefillArgs args = args_of(params);
   const bool blocks = args.source.own_dim == params.geometry.key_dim || args.source.own_dim % 64 == 0;
-  if (params.plain || !blocks ||
-      prefill_attention_form(params.geometry, capability_major()) == PrefillForm::kPlain) {
+  if (params.plain || !blocks || prefill_attention_form(params.geometry, capability_major()) == PrefillForm::kPlain) {
     return launch_plain_prefill(args, stream);
   }
   if (params.geometry.dtype == KvDType::kFp8) return launch_widened(params, args, stream);

@@ -6,8 +6,8 @@
 //   in integers: off by at most 2^-15 (rank 64: 2^-14) of the head's largest channel. A head whose projected query is
 //   not finite scores nothing.
 // - Everything else: the plain form, float32 throughout.
-// A logit is within 2^-14 * sum over channels of |largest q of the head * x| of the CPU's, a score within about 2^-12 of itself times
-// (1 + the largest |logit|). NaN logits count as minus infinity, infinite ones as the largest number.
+// A logit is within 2^-14 * sum over channels of |largest q of the head * x| of the CPU's, a score within about 2^-12
+// of itself times (1 + the largest |logit|). NaN logits count as minus infinity, infinite ones as the largest number.
 #pragma once
 
 #include <cstddef>
