@@ -210,7 +210,12 @@ void DeviceStepRunner::prefill(const SequenceStep& step, std::uint64_t number, s
   engine_.stream->copy(tokens.data(), prompt_tokens_.data(), count * 4);
   engine_.stream->copy(positions.data(), prompt_positions_.data(), count * 8);
   engine_.stream->copy(kept.data(), prompt_metadata_.data(), count * 8);
-  if (state.kv.mode != sparse::KvMode::kParked) kv_.place_prompt(state.kv);
+  if (state.kv.mode == sparse::KvMode::kParked) {
+    // Its host pages may have been those of an ended sequence, whose last pages are still on their way there.
+    kv_.wait_for_offloads();
+  } else {
+    kv_.place_prompt(state.kv);
+  }
   slices_.assign(1, {.kv = &state.kv,
                      .rows = step.rows,
                      .first_position = step.first_position,
