@@ -154,8 +154,6 @@ class DeviceKv {
   void enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic);
   void seed_buffer(SequenceKv& kv);
   void flush(SequenceKv& kv, TierTraffic& traffic);
-  void append_device_pages(SequenceKv& kv, const KvOp& op) const;
-  void append_metadata_pages(SequenceKv& kv, const KvOp& op) const;
   [[nodiscard]] Moves list_rows(const SequenceKv& kv, std::int64_t first, std::int64_t end,
                                 kernels::cuda::PinnedBlock& block) const;
   [[nodiscard]] Moves list_metadata(const SequenceKv& kv, std::int64_t first, std::int64_t end,

@@ -68,4 +68,10 @@ struct SequenceKv {
   std::shared_ptr<DeviceSequence> device;  // what a GPU keeps of it beside pages, in place of `hot` and last_selection
 };
 
+// An operation of a kind kAdd...: the sequence's lists grow, nothing moves.
+void add_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& op);
+// What an operation brings of device pages, and of metadata pages (perhaps none), joins the lists of the layers.
+void append_device_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& op);
+void append_metadata_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& op);
+
 }  // namespace hotset::sparse

@@ -14,16 +14,8 @@ TieredKv::TieredKv(storage::DevicePool& device, storage::HostPool& host, kernels
 void TieredKv::apply(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   switch (op.kind) {
     case KvOp::Kind::kAddHostPages:
-      kv.host_pages.insert(kv.host_pages.end(), op.host_pages.begin(), op.host_pages.end());
-      return;
     case KvOp::Kind::kAddDevicePages:
-      HS_CHECK(kv.mode == KvMode::kResident, "only a resident sequence grows by pages");
-      append_device_pages(kv, op);
-      return;
-    case KvOp::Kind::kAddMetadataPages:
-      HS_CHECK(kv.mode != KvMode::kParked, "a parked sequence has no metadata on the device");
-      append_metadata_pages(kv, op);
-      return;
+    case KvOp::Kind::kAddMetadataPages: add_pages(kv, layout(), op); return;
     case KvOp::Kind::kEnterResident: enter_resident(kv, op, traffic); return;
     case KvOp::Kind::kEnterHot: enter_hot(kv, op, traffic); return;
     case KvOp::Kind::kPark:
@@ -36,28 +28,13 @@ void TieredKv::apply(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   }
 }
 
-void TieredKv::append_device_pages(SequenceKv& kv, const KvOp& op) const {
-  const auto layers = static_cast<std::size_t>(geometry().layers);
-  HS_CHECK(op.device_pages.size() % layers == 0, "device pages come for all layers");
-  for (std::size_t i = 0; i < op.device_pages.size(); ++i) kv.device_pages[i % layers].push_back(op.device_pages[i]);
-}
-
-void TieredKv::append_metadata_pages(SequenceKv& kv, const KvOp& op) const {
-  const auto layers = static_cast<std::size_t>(layout().metadata_layers);
-  if (op.metadata_pages.empty()) return;
-  HS_CHECK(kv.keeps_metadata && layers > 0 && op.metadata_pages.size() % layers == 0,
-           "metadata pages come for all layers that keep some");
-  for (std::size_t i = 0; i < op.metadata_pages.size(); ++i)
-    kv.metadata_pages[i % layers].push_back(op.metadata_pages[i]);
-}
-
 void TieredKv::enter_resident(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   HS_CHECK(kv.mode == KvMode::kParked, "only a parked sequence becomes resident");
   kv.mode = KvMode::kResident;
   kv.device_pages.assign(static_cast<std::size_t>(geometry().layers), {});
   kv.metadata_pages.assign(static_cast<std::size_t>(layout().metadata_layers), {});
-  append_device_pages(kv, op);
-  append_metadata_pages(kv, op);
+  append_device_pages(kv, layout(), op);
+  append_metadata_pages(kv, layout(), op);
   for (std::int32_t layer = 0; layer < geometry().layers; ++layer) load_rows(kv, LayerId{layer}, 0, traffic);
   load_metadata(kv, traffic);
 }
@@ -70,7 +47,7 @@ void TieredKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   HS_CHECK(static_cast<std::int64_t>(op.device_pages.size()) == pages * layers, "hot pages come for all layers");
   if (kv.mode == KvMode::kParked) {
     kv.metadata_pages.assign(static_cast<std::size_t>(layout().metadata_layers), {});
-    append_metadata_pages(kv, op);
+    append_metadata_pages(kv, layout(), op);
     load_metadata(kv, traffic);
   } else {
     HS_CHECK(op.metadata_pages.empty(), "a resident sequence keeps its metadata pages");

@@ -107,8 +107,6 @@ class TieredKv {
   void enter_resident(SequenceKv& kv, const KvOp& op, TierTraffic& traffic);
   void enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic);
   void seed_buffer(SequenceKv& kv, LayerId layer, TierTraffic& traffic);
-  void append_device_pages(SequenceKv& kv, const KvOp& op) const;
-  void append_metadata_pages(SequenceKv& kv, const KvOp& op) const;
   void flush(SequenceKv& kv, TierTraffic& traffic);
   void offload(SequenceKv& kv, std::int64_t first, std::int64_t end, TierTraffic& traffic);
   void load_rows(const SequenceKv& kv, LayerId layer, std::int64_t first, TierTraffic& traffic);

@@ -5,21 +5,13 @@
 #include <utility>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/mapped_pool.h"
 #include "model/device_engine.h"
 #include "tests/engine/engine_driver.h"
 
 namespace hotset::testing {
 
-inline Result<kernels::PoolMemory> device_pool_memory(std::int64_t bytes) {
-  const std::shared_ptr<kernels::Memory> memory = kernels::cuda::DeviceArena().allocate(bytes);
-  return kernels::PoolMemory{
-      .host = nullptr, .device = static_cast<std::byte*>(memory->data()), .bytes = bytes, .owner = memory};
-}
-inline Result<kernels::PoolMemory> mapped_pool_memory(std::int64_t bytes) {
-  const std::shared_ptr<kernels::Memory> memory = kernels::cuda::allocate_pinned(bytes);
-  auto* const data = static_cast<std::byte*>(memory->data());
-  return kernels::PoolMemory{.host = data, .device = data, .bytes = bytes, .owner = memory};
-}
+inline constexpr std::int64_t kMappedBytes = std::int64_t{4} << 30;  // of host memory, at most
 
 inline bool has_gpu() { return kernels::cuda::find_gpu().ok(); }
 
@@ -31,8 +23,10 @@ struct DeviceRunners {
   std::unique_ptr<model::StepExecutor> operator()(const EngineRequest& request) const {
     model::DeviceEngine engine = require(model::open_device_engine(compute));
     engine.weights = require(model::load_weights(request.checkpoint, *engine.backend));
-    auto device = require(storage::DevicePool::create(request.layout, request.device_pages, device_pool_memory));
-    auto host = require(storage::HostPool::create(request.layout, request.host_pages, mapped_pool_memory));
+    auto device =
+        require(storage::DevicePool::create(request.layout, request.device_pages, kernels::cuda::device_pool_memory));
+    auto host = require(
+        storage::HostPool::create(request.layout, request.host_pages, kernels::cuda::mapped_pool_memory(kMappedBytes)));
     return std::make_unique<model::DeviceStepRunner>(
         std::move(engine), std::move(device), std::move(host), request.keeper,
         model::DeviceRunnerLimits{.max_batch = request.max_batch,
