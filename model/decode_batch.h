@@ -13,7 +13,8 @@ namespace hotset::model {
 
 // One generated token.
 struct DecodeRow {
-  std::int32_t token = 0;
+  std::int32_t token = 0;   // without `drawn`
+  std::int32_t drawn = -1;  // index of the token among those that the previous step drew; -1: `token` is known
   std::int64_t position = 0;
   const sparse::SelectionAlgorithm* selection = nullptr;  // null: attends to everything
   std::int64_t budget = 0;                                // with `selection`: blocks
@@ -36,11 +37,12 @@ class DecodeBatch {
   // The rows that a batch of so many sequences is padded to.
   [[nodiscard]] static std::int32_t bucket(std::int64_t rows);
 
-  DecodeBatch(kernels::DenseBackend& backend, std::int32_t max_rows);
+  // Every batch is padded to the bucket of `least_rows` at least.
+  DecodeBatch(kernels::DenseBackend& backend, std::int32_t max_rows, std::int32_t least_rows = 1);
 
   // Fills the arrays with `rows` (by row) and padding up to the bucket; queued on `stream`, from memory of `block`.
-  // The most tokens of a sequence is `max_tokens`.
-  [[nodiscard]] DecodeShape fill(std::span<const DecodeRow> rows, std::int64_t max_tokens,
+  // `drawn`: the previous step's tokens on the device. The most tokens of a sequence is `max_tokens`.
+  [[nodiscard]] DecodeShape fill(std::span<const DecodeRow> rows, const std::int32_t* drawn, std::int64_t max_tokens,
                                  kernels::cuda::PinnedBlock& block, const kernels::cuda::DeviceStream& stream);
 
   // Device pointers, [max_rows].
@@ -59,11 +61,11 @@ class DecodeBatch {
  private:
   struct Arrays {
     std::int64_t *positions, *metadata_positions, *scored_lengths, *blocks, *first, *last;
-    std::int32_t *tokens, *lengths, *budgets, *block_tokens;
+    std::int32_t *tokens, *drawn, *lengths, *budgets, *block_tokens;
   };
   [[nodiscard]] Arrays arrays_at(std::byte* memory) const;
 
-  std::int32_t max_rows_;
+  std::int32_t max_rows_, least_rows_;
   std::int64_t bytes_;
   kernels::Array<std::byte> memory_;
   Arrays device_;

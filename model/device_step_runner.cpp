@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "core/check.h"
@@ -13,6 +14,7 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPromptStep = 64;  // rows of a prompt's chunk are padded to a multiple: few shapes of products
+constexpr std::size_t kMostGraphs = 96;
 constexpr const char* kNotNumbers = "the model's output holds values that are not numbers";
 
 std::int64_t padded(std::int64_t rows) { return round_up(rows, kPromptStep); }
@@ -46,13 +48,15 @@ DeviceStepRunner::DeviceStepRunner(DeviceEngine engine, storage::DevicePool devi
                  {.max_prompt_rows = padded(limits.prefill_chunk), .max_tokens = limits.max_tokens}),
       sampler_(*engine_.backend, *engine_.stream, engine_.weights->config.vocabulary, most_results(limits),
                2 * limits.max_batch + 8),
-      batch_(*engine_.backend, static_cast<std::int32_t>(limits.max_batch)),
+      batch_(*engine_.backend, static_cast<std::int32_t>(limits.max_batch),
+             static_cast<std::int32_t>(limits.least_rows)),
       prompt_tokens_(engine_.backend->array<std::int32_t>(padded(limits.prefill_chunk))),
       prompt_positions_(engine_.backend->array<std::int64_t>(padded(limits.prefill_chunk))),
       prompt_metadata_(engine_.backend->array<std::int64_t>(padded(limits.prefill_chunk))),
       host_totals_(cuda::allocate_pinned(kv_.limits().max_batch * static_cast<std::int64_t>(sizeof(cuda::SwapTotals)))),
       host_logits_(cuda::allocate_pinned(DecodeBatch::bucket(limits.max_batch) * engine_.weights->config.vocabulary *
-                                         static_cast<std::int64_t>(sizeof(float)))) {
+                                         static_cast<std::int64_t>(sizeof(float)))),
+      graphs_(kMostGraphs) {
   any_sequence_.keeps_metadata = keeper_ != nullptr;
 }
 
@@ -184,10 +188,7 @@ void DeviceStepRunner::forward_decode(const DecodeShape& shape, std::uint64_t st
     tell_probe(DecodeProbe::Part::kLogits);
   };
   if (!limits_.graphs) return launch();
-  const auto [found, fresh] = graphs_.try_emplace(shape);
-  if (fresh) return launch();  // loads kernels and reserves memory, which a capture can't
-  if (found->second.empty()) found->second = cuda::CapturedGraph(*engine_.stream, launch);
-  found->second.launch(*engine_.stream);
+  graphs_.run(shape, *engine_.stream, std::ref(launch));
 }
 
 void DeviceStepRunner::prefill(const SequenceStep& step, std::uint64_t number, std::size_t index, StepResult& result) {

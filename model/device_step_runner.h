@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "kernels/cuda/device.h"
 #include "kernels/dense_backend.h"
 #include "model/decode_batch.h"
+#include "model/decode_graphs.h"
 #include "model/device_attention.h"
 #include "model/device_sampler.h"
 #include "model/step_executor.h"
@@ -24,6 +24,7 @@ namespace hotset::model {
 
 struct DeviceRunnerLimits {
   std::int64_t max_batch = 16;         // decode rows of a step
+  std::int64_t least_rows = 1;         // that a decode step is padded to: with max_batch, neighbours change no bit
   std::int64_t prefill_chunk = 256;    // prefill rows of a step, all sequences together
   std::int64_t max_tokens = 0;         // rows of a sequence
   sparse::HotBufferShape largest_hot;  // of the sequences' policies; hot_blocks 0: none can be hot
@@ -49,6 +50,8 @@ class DeviceStepRunner final : public StepExecutor {
 
   // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped.
   StepResult run(const StepPlan& plan) override;
+
+  [[nodiscard]] const DecodeGraphs& graphs() const { return graphs_; }
 
   // For measurements; null: none. It outlives its use. Captured launches are forgotten.
   void set_probe(DecodeProbe* probe);
@@ -82,8 +85,8 @@ class DeviceStepRunner final : public StepExecutor {
   kernels::Array<std::int32_t> prompt_tokens_;                       // [padded chunk]
   kernels::Array<std::int64_t> prompt_positions_, prompt_metadata_;  // likewise
   std::unique_ptr<kernels::Memory> host_totals_, host_logits_;
-  std::map<DecodeShape, kernels::cuda::CapturedGraph> graphs_;  // empty: the shape came once
-  sparse::SequenceKv any_sequence_;                             // for the slices of a batch
+  DecodeGraphs graphs_;
+  sparse::SequenceKv any_sequence_;  // for the slices of a batch
   std::vector<SequenceSlice> slices_;
   std::vector<Drawn> drawn_;
   std::vector<SequenceState*> decoding_;  // [batch row]

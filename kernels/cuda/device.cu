@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <new>
 #include <utility>
 
@@ -10,8 +12,12 @@ namespace hotset::kernels::cuda {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;
-constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kLeastPieceBytes = std::int64_t{2} << 20;  // the driver's own unit
+constexpr std::int64_t kMostPieceBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kPinnedPieceBytes = std::int64_t{1} << 20;
+
+std::atomic<std::int64_t> held_bytes{0};
+std::atomic<std::uint64_t> growing_moves{0};
 
 void* device_malloc(std::int64_t bytes) {
   void* data = nullptr;
@@ -25,6 +31,22 @@ void* device_malloc(std::int64_t bytes) {
   HOTSET_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // streams of ours don't wait for the default one
   return data;
 }
+
+class OwnMemory final : public Memory {
+ public:
+  explicit OwnMemory(std::int64_t bytes) : data_(device_malloc(bytes)), bytes_(bytes) { held_bytes += bytes; }
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+  ~OwnMemory() override {
+    cudaFree(data_);
+    held_bytes -= bytes_;
+  }
+  void* data() const override { return data_; }
+
+ private:
+  void* data_;
+  std::int64_t bytes_;
+};
 
 class PinnedMemory final : public Memory {
  public:
@@ -80,46 +102,59 @@ std::int64_t free_device_bytes() {
 }
 
 struct DeviceArena::Piece {
-  explicit Piece(std::int64_t size) : data(static_cast<std::byte*>(device_malloc(size))), bytes(size) {}
-  Piece(const Piece&) = delete;
-  Piece& operator=(const Piece&) = delete;
-  ~Piece() { cudaFree(data); }
-  std::byte* data;
+  explicit Piece(std::int64_t size) : memory(size), bytes(size) {}
+  OwnMemory memory;
   std::int64_t bytes;
 };
 
 std::unique_ptr<Memory> DeviceArena::allocate(std::int64_t bytes) {
   class Part final : public Memory {
    public:
-    Part(std::shared_ptr<Piece> piece, std::byte* data) : piece_(std::move(piece)), data_(data) {}
+    Part(std::shared_ptr<Piece> piece, std::int64_t offset)
+        : piece_(std::move(piece)), data_(static_cast<std::byte*>(piece_->memory.data()) + offset) {}
     void* data() const override { return data_; }
 
    private:
     std::shared_ptr<Piece> piece_;
     std::byte* data_;
   };
-  const std::int64_t size = (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-  if (size > kPieceBytes / 4) {
-    auto piece = std::make_shared<Piece>(size);
-    std::byte* const data = piece->data;
-    return std::make_unique<Part>(std::move(piece), data);
+  const std::int64_t size = round_up(std::max<std::int64_t>(bytes, 1), kAlignment);
+  if (size > kMostPieceBytes / 4) return std::make_unique<OwnMemory>(size);
+  std::erase_if(open_, [](const Open& open) { return open.piece.expired(); });
+  for (Open& open : open_) {
+    std::shared_ptr<Piece> piece = open.piece.lock();
+    if (open.used + size > piece->bytes) continue;
+    const std::int64_t offset = std::exchange(open.used, open.used + size);
+    return std::make_unique<Part>(std::move(piece), offset);
   }
-  if (current_ == nullptr || used_ + size > current_->bytes) {
-    current_ = std::make_shared<Piece>(kPieceBytes);
-    used_ = 0;
-  }
-  std::byte* const data = current_->data + used_;
-  used_ += size;
-  return std::make_unique<Part>(current_, data);
+  const std::int64_t piece_bytes = std::max(size, std::clamp(made_, kLeastPieceBytes, kMostPieceBytes));
+  auto piece = std::make_shared<Piece>(piece_bytes);
+  made_ += piece_bytes;
+  open_.push_back({piece, size});
+  return std::make_unique<Part>(std::move(piece), 0);
+}
+
+std::int64_t GrowingMemory::size_for(std::int64_t bytes) {
+  const auto most = static_cast<std::uint64_t>(std::max(bytes, kAlignment));
+  return round_up(static_cast<std::int64_t>(most),
+                  std::max(kAlignment, static_cast<std::int64_t>(std::bit_floor(most) / 8)));
 }
 
 void* GrowingMemory::reserve(std::int64_t bytes) {
-  if (bytes > bytes_ || pieces_.empty()) {
-    pieces_.push_back(DeviceArena().allocate(bytes));
-    bytes_ = bytes;
+  if (bytes > bytes_ || memory_ == nullptr) {
+    ++growing_moves;
+    memory_.reset();  // first: both need not fit at a time
+    bytes_ = 0;
+    const std::int64_t size = size_for(bytes);
+    memory_ = std::make_unique<OwnMemory>(size);
+    bytes_ = size;
   }
-  return pieces_.back()->data();
+  return memory_->data();
 }
+
+std::uint64_t GrowingMemory::moves() { return growing_moves; }
+
+std::int64_t held_device_bytes() { return held_bytes; }
 
 std::unique_ptr<Memory> allocate_pinned(std::int64_t bytes) { return std::make_unique<PinnedMemory>(bytes); }
 
@@ -170,9 +205,10 @@ void DeviceStream::fill_bytes(void* target, int byte, std::int64_t bytes) const 
 
 void DeviceStream::synchronize() const { HOTSET_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
 
-DeviceEvent::DeviceEvent(bool timing) {
+DeviceEvent::DeviceEvent(bool timing, bool sleeps) {
   cudaEvent_t event = nullptr;
-  HOTSET_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
+  HOTSET_CUDA_CHECK(cudaEventCreateWithFlags(&event, (timing ? cudaEventDefault : cudaEventDisableTiming) |
+                                                         (sleeps ? cudaEventBlockingSync : cudaEventDefault)));
   event_ = event;
 }
 DeviceEvent::DeviceEvent(DeviceEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}

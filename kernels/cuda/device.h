@@ -31,27 +31,39 @@ struct DeviceInfo {
 [[nodiscard]] Result<DeviceInfo> find_gpu();
 [[nodiscard]] std::int64_t free_device_bytes();
 
-// Memory of the GPU, zeroed, from larger pieces: many small allocations cost little. A piece goes back when nothing of
-// it is in use any more.
+// Memory of the GPU, zeroed, from larger pieces: many small allocations cost little. The first piece is small, the next
+// ones are as large as all before, up to 64 MiB. A piece goes back when nothing of it is in use any more.
 class DeviceArena {
  public:
   [[nodiscard]] std::unique_ptr<Memory> allocate(std::int64_t bytes);
 
  private:
   struct Piece;
-  std::shared_ptr<Piece> current_;
-  std::int64_t used_ = 0;
+  struct Open {  // a piece with room behind `used`
+    std::weak_ptr<Piece> piece;
+    std::int64_t used = 0;
+  };
+  std::vector<Open> open_;
+  std::int64_t made_ = 0;  // bytes of pieces for several allocations
 };
 
-// Memory that grows. What was handed out stays: captured graphs hold its address.
+// Memory of the GPU that grows, in steps of at most an eighth. What it held before goes away with its contents, once
+// the device has done what was queued: captured graphs that hold its address are void when moves() has changed.
 class GrowingMemory {
  public:
+  // At least `bytes`; 0: as much as there is.
   [[nodiscard]] void* reserve(std::int64_t bytes);
+  [[nodiscard]] static std::int64_t size_for(std::int64_t bytes);  // what reserve() takes from the device
+  // How often memory of any of them has moved, in this process.
+  [[nodiscard]] static std::uint64_t moves();
 
  private:
-  std::vector<std::unique_ptr<Memory>> pieces_;
+  std::unique_ptr<Memory> memory_;
   std::int64_t bytes_ = 0;
 };
+
+// What arenas and growing memory of this process hold.
+[[nodiscard]] std::int64_t held_device_bytes();
 
 // Pinned host memory; the device reads and writes it in place at the same address.
 [[nodiscard]] std::unique_ptr<Memory> allocate_pinned(std::int64_t bytes);
@@ -107,7 +119,8 @@ class DeviceStream {
 
 class DeviceEvent {
  public:
-  explicit DeviceEvent(bool timing = false);
+  // `sleeps`: synchronize() lets the thread sleep, where otherwise it looks again and again.
+  explicit DeviceEvent(bool timing = false, bool sleeps = false);
   DeviceEvent(DeviceEvent&& other) noexcept;
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
   ~DeviceEvent();

@@ -1,0 +1,44 @@
+#include "model/decode_graphs.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hotset::model {
+
+namespace cuda = kernels::cuda;
+
+void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& stream,
+                       const std::function<void()>& launch) {
+  const std::uint64_t moves = cuda::GrowingMemory::moves();
+  if (std::exchange(moves_, moves) != moves) {
+    stream.synchronize();
+    for (auto& [other, entry] : entries_) entry.graph = {};
+  }
+  const auto found = entries_.find(shape);
+  if (found == entries_.end()) {
+    if (entries_.size() >= most_) {
+      stream.synchronize();  // the oldest may be under way
+      entries_.erase(ages_.front());
+      ages_.pop_front();
+    }
+    entries_.emplace(shape, Entry{.graph = {}, .age = ages_.insert(ages_.end(), shape)});
+    return launch();
+  }
+  Entry& entry = found->second;
+  ages_.splice(ages_.end(), ages_, entry.age);
+  if (entry.graph.empty()) entry.graph = cuda::CapturedGraph(stream, launch);
+  entry.graph.launch(stream);
+  ++replays_;
+}
+
+void DecodeGraphs::clear() {
+  entries_.clear();
+  ages_.clear();
+}
+
+std::size_t DecodeGraphs::captured() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(entries_, [](const auto& entry) { return !entry.second.graph.empty(); }));
+}
+
+}  // namespace hotset::model
