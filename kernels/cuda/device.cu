@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/concat.h"
+#include "core/kv_geometry.h"
+#include "core/kv_geometry.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/runtime.h"
 
