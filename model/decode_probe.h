@@ -1,10 +1,9 @@
-// What a benchmark sees of decode steps, and changes in them: for measurements only.
+// What a benchmark sees of decode steps: for measurements only.
 #pragma once
 
 #include <cstdint>
 
 #include "core/ids.h"
-#include "sparse/device_kv.h"
 
 namespace hotset::model {
 
@@ -17,7 +16,7 @@ class DecodeProbe {
     kStored,     // its new rows, and their metadata
     kScored,     // every token
     kSelected,   // top-k
-    kReplaced,   // what replace_selections() queues
+    kReplaced,   // selections, by a model of them
     kSwapped,    // diff and I/O
     kListed,     // slots
     kAttended,
@@ -29,9 +28,6 @@ class DecodeProbe {
   // The launches up to the end of that part have been queued; those from kProjected to kLogits perhaps in a capture. Of
   // a layer; of others 0.
   virtual void after(Part part, LayerId layer) = 0;
-  // Called behind the top-k of a layer with selections of its own. What it queues may write other selections: of each
-  // row as many as there are, ascending, unique, in range (dummy weights select nearly at random).
-  virtual void replace_selections(LayerId layer, const sparse::DeviceTables& tables, std::int32_t rows) = 0;
 };
 
 }  // namespace hotset::model

@@ -226,10 +226,23 @@ void DeviceAttention::select(const LayerAttention& layer) {
                       .out_stride = tables.max_selected,
                       .counts = tables.selection_counts_of(layer.layer)},
                      stream_.get());
-  if (probe_ == nullptr) return;
-  probe_->after(DecodeProbe::Part::kSelected, layer.layer);
-  probe_->replace_selections(layer.layer, tables, decode_.rows);
-  probe_->after(DecodeProbe::Part::kReplaced, layer.layer);
+  tell_probe(DecodeProbe::Part::kSelected, layer.layer);
+  if (selection_model_ == nullptr) return;
+  // A sequence's first page on the host stays while it runs.
+  selection_model_->replace({.selections = tables.selection_of(layer.layer, 0),
+                             .counts = tables.selection_counts_of(layer.layer),
+                             .stride = tables.max_selected,
+                             .lengths = batch_->lengths(),
+                             .blocks = batch_->blocks(),
+                             .first = batch_->first(),
+                             .last = batch_->last(),
+                             .block_tokens = batch_->block_tokens(),
+                             .sequences = tables.host_pages,
+                             .sequence_stride = tables.pages,
+                             .layer = layer.layer.value(),
+                             .rows = decode_.rows},
+                            stream_.get());
+  tell_probe(DecodeProbe::Part::kReplaced, layer.layer);
 }
 
 // [rows, max_length], by block.
@@ -319,6 +332,14 @@ void DeviceAttention::attend(const LayerAttention& layer, std::int64_t first_row
 }
 
 void DeviceAttention::prompt(const LayerAttention& layer) {
+  keep_prompt(layer);
+  if (!layer.shares_selection) selected_layer_ = layer.layer;
+  const std::int64_t dense = slice_->dense_prompt_rows();
+  if (dense > 0) prompt_dense(layer, dense);
+  if (dense < slice_->rows) prompt_selected(layer, dense);
+}
+
+void DeviceAttention::keep_prompt(const LayerAttention& layer) {
   const sparse::DeviceTables& tables = kv_.tables();
   const std::int32_t metadata = metadata_layer(layer.layer);
   const std::int64_t first = slice_->first_position;
@@ -358,10 +379,6 @@ void DeviceAttention::prompt(const LayerAttention& layer) {
     kv_.move_parked_rows(*slice_->kv, layer.layer, first, end, rows, buffer, Direction::kToHost, *slice_->traffic);
     if (keeps) kv_.move_parked_metadata(*slice_->kv, metadata, first, end, kept, Direction::kToHost, *slice_->traffic);
   }
-  if (!layer.shares_selection) selected_layer_ = layer.layer;
-  const std::int64_t dense = slice_->dense_prompt_rows();
-  if (dense > 0) prompt_dense(layer, dense);
-  if (dense < slice_->rows) prompt_selected(layer, dense);
 }
 
 DeviceAttention::Piece DeviceAttention::piece(const LayerAttention& layer, std::int64_t first, std::int64_t end) {

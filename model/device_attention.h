@@ -23,6 +23,7 @@
 #include "model/decode_probe.h"
 #include "model/weights.h"
 #include "sparse/device_kv.h"
+#include "sparse/device_selection_model.h"
 
 namespace hotset::model {
 
@@ -44,9 +45,13 @@ class DeviceAttention final : public KvAttention {
   void begin_prompt(const SequenceSlice& slice, const std::int64_t* positions, const std::int64_t* metadata_positions);
 
   void run(std::uint64_t step, const LayerAttention& layer, std::span<const SequenceSlice> slices) override;
+  // Of the begun prompt: keeps the layer's rows and metadata, as run() does, and attends to nothing.
+  void keep_prompt(const LayerAttention& layer);
 
   // Of decode rows; null: none. It outlives its use.
   void set_probe(DecodeProbe* probe) { probe_ = probe; }
+  // For measurements: what takes the place of decode rows' selections; null: nothing. It outlives its use.
+  void set_selection_model(const sparse::DeviceSelectionModel* model) { selection_model_ = model; }
 
   // Found by the diffs since the last call of begin_decode(); device pointer, [rows of the batch].
   [[nodiscard]] const kernels::cuda::SwapTotals* swap_totals() const { return swap_totals_.data(); }
@@ -116,6 +121,7 @@ class DeviceAttention final : public KvAttention {
   std::vector<kernels::Array<float>> basis_;  // [layers] of low-rank index keys
 
   DecodeProbe* probe_ = nullptr;
+  const sparse::DeviceSelectionModel* selection_model_ = nullptr;
   const DecodeBatch* batch_ = nullptr;  // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt
