@@ -1,4 +1,4 @@
-// The engine on a GPU, for EngineDriver.
+// The engine on a GPU, for EngineDriver and ModeDriver.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mapped_pool.h"
 #include "model/device_engine.h"
-#include "tests/engine/engine_driver.h"
+#include "tests/engine/engine_request.h"
 
 namespace hotset::testing {
 
@@ -19,6 +19,7 @@ inline bool has_gpu() { return kernels::cuda::find_gpu().ok(); }
 struct DeviceRunners {
   kernels::ElementType compute = kernels::ElementType::kF32;
   bool graphs = true;
+  bool whole_batches = false;  // every decode step has as many rows as the largest: neighbours change no bit
 
   std::unique_ptr<model::StepExecutor> operator()(const EngineRequest& request) const {
     model::DeviceEngine engine = require(model::open_device_engine(compute));
@@ -30,6 +31,7 @@ struct DeviceRunners {
     return std::make_unique<model::DeviceStepRunner>(
         std::move(engine), std::move(device), std::move(host), request.keeper,
         model::DeviceRunnerLimits{.max_batch = request.max_batch,
+                                  .least_rows = whole_batches ? request.max_batch : 1,
                                   .prefill_chunk = request.prefill_chunk,
                                   .max_tokens = request.host_pages * kPageTokens,
                                   .largest_hot = request.hot_shape,

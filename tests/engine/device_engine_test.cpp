@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/engine/device_driver.h"
+#include "tests/engine/engine_driver.h"
 #include "tests/engine/fixture_file.h"
 #include "tests/engine/test_algorithms.h"
 

@@ -8,7 +8,7 @@
 
 #include "core/concat.h"
 #include "tests/engine/fixture_file.h"
-#include "tests/engine/mode_driver.h"
+#include "tests/engine/mode_runs.h"
 
 namespace hotset::testing {
 namespace {
@@ -34,55 +34,6 @@ ModeDriverOptions options_of(const ModeCase& one) {
           .threshold = 40};
 }
 
-std::vector<ModeRequest> random_requests(std::mt19937_64& random) {
-  std::vector<ModeRequest> requests(3);
-  for (ModeRequest& request : requests) {
-    request.prompt.resize(1 + random() % 200);
-    for (auto& token : request.prompt) token = static_cast<std::int32_t>(2 + random() % 510);
-    request.new_tokens = static_cast<std::int32_t>(10 + random() % 40);
-  }
-  return requests;
-}
-
-std::vector<ModeAnswer> run_resident(ModeDriver& driver, const std::vector<ModeRequest>& requests) {
-  driver.clear();
-  for (const ModeRequest& request : requests) driver.add(request);
-  for (auto& sequence : driver.sequences()) driver.move(sequence, sparse::KvMode::kResident);
-  while (!driver.done()) driver.step();
-  for (const auto& sequence : driver.sequences()) EXPECT_EQ(sequence.error, "");
-  return driver.answers();
-}
-
-struct Changes {
-  int demoted = 0, promoted = 0, parked = 0, resumed = 0;
-};
-
-// Every sequence changes its mode in about one step of four.
-std::vector<ModeAnswer> run_changing(ModeDriver& driver, const std::vector<ModeRequest>& requests,
-                                     std::mt19937_64& random, Changes& changes) {
-  using sparse::KvMode;
-  driver.clear();
-  for (const ModeRequest& request : requests) driver.add(request);
-  while (!driver.done()) {
-    for (auto& sequence : driver.sequences()) {
-      if (sequence.done()) continue;
-      const KvMode before = sequence.mode;
-      const bool must_leave = before == KvMode::kHot && !driver.may_be_hot(sequence);
-      HS_CHECK(!must_leave, "a sequence only grows");
-      if (random() % 4 != 0) continue;
-      KvMode next = static_cast<KvMode>(random() % 3);
-      if (next == KvMode::kHot && !driver.may_be_hot(sequence)) next = KvMode::kResident;
-      driver.move(sequence, next);
-      changes.demoted += before == KvMode::kResident && next == KvMode::kHot;
-      changes.promoted += before == KvMode::kHot && next == KvMode::kResident;
-      changes.parked += before != KvMode::kParked && next == KvMode::kParked;
-      changes.resumed += before == KvMode::kParked && next != KvMode::kParked && sequence.position > 0;
-    }
-    driver.step();
-  }
-  return driver.answers();
-}
-
 class ModeChanges : public ::testing::TestWithParam<ModeCase> {};
 
 TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
@@ -94,7 +45,7 @@ TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
   Changes changes;
   for (int run = 0; run < GetParam().runs; ++run) {
     SCOPED_TRACE(concat("run ", run));
-    const auto requests = random_requests(random);
+    const auto requests = random_requests(random, {});
     ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
   }
   const bool sparse = std::string_view(GetParam().algorithm) != "dense";
@@ -120,7 +71,7 @@ TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
     ModeDriver resident(options, seed);
     ModeDriver changing(options, seed + 1);
     Changes changes;
-    const auto requests = random_requests(random);
+    const auto requests = random_requests(random, {});
     ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
     EXPECT_GT(changes.demoted + changes.promoted + changes.parked, 0);
     misses += changing.stats().misses;

@@ -19,7 +19,7 @@ ModeDriver driver_of(const std::string& algorithm) {
                      .basis_file = folder / "index_basis.safetensors",
                      .sizes = {.budget = algorithm == "quest" ? 96 : 48},
                      .threshold = 40,
-                     .hot_buffer = 96},
+                     .hot_buffers = {96}},
                     9);
   std::mt19937 random(17);
   for (int i = 0; i < 9; ++i) {

@@ -19,7 +19,7 @@ ModeDriver hot_driver(double rate) {
                      .basis_file = fixture("tiny-llama") / "index_basis.safetensors",
                      .threshold = 40},
                     5);
-  driver.runner().verify(rate);
+  driver.cpu_runner().verify(rate);
   std::mt19937 random(3);
   ModeRequest request{.prompt = {}, .new_tokens = 60};
   for (int i = 0; i < 180; ++i) request.prompt.push_back(static_cast<std::int32_t>(2 + random() % 510));

@@ -1,0 +1,88 @@
+// Random requests, answered by sequences that stay resident or change their modes at random steps.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/engine/mode_driver.h"
+
+namespace hotset::testing {
+
+struct RandomRequests {
+  std::int64_t count = 3;
+  std::int64_t least_prompt = 1, most_prompt = 200;
+  std::int32_t least_tokens = 10, most_tokens = 50;
+  std::size_t algorithms = 1;  // the driver's and its further ones
+};
+
+inline std::vector<std::int32_t> random_prompt(std::int64_t length, std::mt19937_64& random) {
+  std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
+  for (auto& token : prompt) token = static_cast<std::int32_t>(2 + random() % 510);  // of the fixtures' 512
+  return prompt;
+}
+
+inline std::vector<ModeRequest> random_requests(std::mt19937_64& random, const RandomRequests& wanted) {
+  const auto between = [&](std::int64_t least, std::int64_t most) {
+    return least + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most - least + 1));
+  };
+  std::vector<ModeRequest> requests(static_cast<std::size_t>(wanted.count));
+  for (ModeRequest& request : requests) {
+    request.prompt = random_prompt(between(wanted.least_prompt, wanted.most_prompt), random);
+    request.new_tokens = static_cast<std::int32_t>(between(wanted.least_tokens, wanted.most_tokens));
+    request.algorithm = random() % wanted.algorithms;
+  }
+  return requests;
+}
+
+inline std::vector<ModeAnswer> run_resident(ModeDriver& driver, const std::vector<ModeRequest>& requests) {
+  driver.clear();
+  for (const ModeRequest& request : requests) driver.add(request);
+  for (auto& sequence : driver.sequences()) driver.move(sequence, sparse::KvMode::kResident);
+  while (!driver.done()) driver.step();
+  for (const auto& sequence : driver.sequences()) EXPECT_EQ(sequence.error, "");
+  return driver.answers();
+}
+
+struct Changes {
+  int demoted = 0, promoted = 0, parked = 0, resumed = 0;
+};
+
+// Perhaps into another mode that the sequence may have and that fits.
+inline void change_mode(ModeDriver& driver, ModeDriver::Sequence& sequence, std::mt19937_64& random, Changes& changes) {
+  using sparse::KvMode;
+  const KvMode before = sequence.mode;
+  HS_CHECK(before != KvMode::kHot || driver.may_be_hot(sequence), "a sequence only grows");
+  KvMode next = static_cast<KvMode>(random() % 3);
+  if (next == KvMode::kHot && !driver.may_be_hot(sequence)) next = KvMode::kResident;
+  if (!driver.fits(sequence, next)) return;
+  driver.move(sequence, next);
+  changes.demoted += before == KvMode::kResident && next == KvMode::kHot;
+  changes.promoted += before == KvMode::kHot && next == KvMode::kResident;
+  changes.parked += before != KvMode::kParked && next == KvMode::kParked;
+  changes.resumed += before == KvMode::kParked && next != KvMode::kParked && sequence.position > 0;
+}
+
+// A request comes at about every second step; every sequence changes its mode in about one step of four. Pages of those
+// that are finished serve the others.
+inline std::vector<ModeAnswer> run_changing(ModeDriver& driver, const std::vector<ModeRequest>& requests,
+                                            std::mt19937_64& random, Changes& changes) {
+  driver.clear();
+  std::size_t come = 0;
+  while (come < requests.size() || !driver.done()) {
+    if (come < requests.size() && (come == 0 || random() % 2 == 0)) driver.add(requests[come++]);
+    for (auto& sequence : driver.sequences()) {
+      if (!sequence.done()) {
+        if (random() % 4 == 0) change_mode(driver, sequence, random, changes);
+      } else if (sequence.finished() && sequence.state != nullptr) {
+        driver.release(sequence);
+      }
+    }
+    driver.step();
+  }
+  return driver.answers();
+}
+
+}  // namespace hotset::testing
