@@ -23,12 +23,12 @@ DeviceSampler::DeviceSampler(kernels::DenseBackend& backend, const cuda::DeviceS
     : stream_(stream),
       vocabulary_(vocabulary),
       max_rows_(max_rows),
-      result_bytes_(max_rows * (4 + 4 + cuda::kMostAlternatives * 8 + 1)),
-      alternatives_(static_cast<std::size_t>(max_rows)),
+      result_bytes_(round_up(max_rows * (4 + 4 + cuda::kMostAlternatives * 8 + 1), 16)),
+      alternatives_(static_cast<std::size_t>(2 * max_rows)),
       counts_(backend.array<std::uint32_t>(max_sequences * vocabulary)),
       slots_(std::make_shared<Slots>()),
       device_results_(backend.allocate(result_bytes_)),
-      host_results_(cuda::allocate_pinned(result_bytes_)) {
+      host_results_(cuda::allocate_pinned(2 * result_bytes_)) {
   slots_->free.resize(static_cast<std::size_t>(max_sequences));
   std::iota(slots_->free.rbegin(), slots_->free.rend(), 0);
 }
@@ -41,6 +41,15 @@ DeviceSampler::Results DeviceSampler::results_at(void* memory) const {
   out.top_logprobs = reinterpret_cast<float*>(out.top_ids + max_rows_ * cuda::kMostAlternatives);
   out.usable = reinterpret_cast<std::uint8_t*>(out.top_logprobs + max_rows_ * cuda::kMostAlternatives);
   return out;
+}
+
+std::byte* DeviceSampler::host_half(std::int64_t half) const {
+  return static_cast<std::byte*>(host_results_->data()) + half * result_bytes_;
+}
+
+void DeviceSampler::begin_step() {
+  half_ = 1 - half_;
+  used_ = 0;
 }
 
 void DeviceSampler::see_prompt(SequenceState& state, std::span<const std::int32_t> tokens, bool complete,
@@ -101,7 +110,7 @@ std::int64_t DeviceSampler::sample(std::span<const Row> rows, const float* logit
       bias_ids.push_back(id);
       bias_values.push_back(value);
     }
-    alternatives_[static_cast<std::size_t>(first) + i] = params.logprobs;
+    alternatives_[static_cast<std::size_t>(half_ * max_rows_ + first) + i] = params.logprobs;
   }
   // Behind the settings of other calls of the step, which may not have been read yet.
   constexpr auto kSettingsBytes = static_cast<std::int64_t>(sizeof(cuda::SamplingRow));
@@ -123,23 +132,24 @@ std::int64_t DeviceSampler::sample(std::span<const Row> rows, const float* logit
                          .top_ids = out.top_ids + first * cuda::kMostAlternatives,
                          .top_logprobs = out.top_logprobs + first * cuda::kMostAlternatives},
                         stream_.get());
-  return first;
+  return half_ * max_rows_ + first;
 }
 
 void DeviceSampler::fetch() {
-  if (used_ > 0) stream_.copy(device_results_->data(), host_results_->data(), result_bytes_);
+  if (used_ > 0) stream_.copy(device_results_->data(), host_half(half_), result_bytes_);
 }
 
 bool DeviceSampler::result(std::int64_t number, SampledToken& token) const {
-  const Results results = results_at(host_results_->data());
-  if (results.usable[number] == 0) return false;
-  token.token = results.tokens[number];
+  const Results results = results_at(host_half(number / max_rows_));
+  const std::int32_t index = index_of(number);
+  if (results.usable[index] == 0) return false;
+  token.token = results.tokens[index];
   const std::int32_t alternatives = alternatives_[static_cast<std::size_t>(number)];
   token.top.clear();
   if (alternatives < 0) return true;
-  token.logprob = results.logprobs[number];
+  token.logprob = results.logprobs[index];
   for (std::int32_t i = 0; i < alternatives; ++i) {
-    const std::int64_t at = number * cuda::kMostAlternatives + i;
+    const std::int64_t at = std::int64_t{index} * cuda::kMostAlternatives + i;
     if (results.top_ids[at] < 0) break;
     token.top.push_back({.token = results.top_ids[at], .logprob = results.top_logprobs[at]});
   }

@@ -1,5 +1,6 @@
-// Draws the tokens of a step on the GPU (kernels/cuda/sampling.h) and brings them to the host. The random numbers are
-// not the CPU sampler's: a seed gives the same answer on the same kind of device.
+// Draws the tokens of a step on the GPU (kernels/cuda/sampling.h) and brings them to the host, into a ring of two
+// steps: the results of one are read while the next one runs. The random numbers are not the CPU sampler's: a seed
+// gives the same answer on the same kind of device.
 // Thread: the stream that runs the steps; a SequenceState may be destroyed on any thread.
 #pragma once
 
@@ -36,15 +37,21 @@ class DeviceSampler {
     SequenceState* state = nullptr;
     std::int64_t position = 0;  // of the token that is drawn
   };
-  void begin_step() { used_ = 0; }
+  // The results of the step before the last one have been read.
+  void begin_step();
   // Queues the drawing of one token per row from logits [padded_rows, vocabulary]; result i of the call is number
-  // (what it returns) + i.
+  // (what it returns) + i. Numbers of a step and the next one differ.
   [[nodiscard]] std::int64_t sample(std::span<const Row> rows, const float* logits, std::int64_t padded_rows,
                                     kernels::cuda::PinnedBlock& block);
   // Queues the way to the host of everything that was drawn since begin_step().
   void fetch();
+  // The tokens on the device, by index_of(number), until the next step draws; -1: the logits were not usable.
+  [[nodiscard]] const std::int32_t* tokens() const { return results_at(device_results_->data()).tokens; }
+  [[nodiscard]] std::int32_t index_of(std::int64_t number) const {
+    return static_cast<std::int32_t>(number % max_rows_);
+  }
 
-  // Once the stream is synchronised. False: the logits were not usable.
+  // Once fetch() is done. False: the logits were not usable.
   [[nodiscard]] bool result(std::int64_t number, SampledToken& token) const;
 
  private:
@@ -60,15 +67,17 @@ class DeviceSampler {
     std::uint8_t* usable = nullptr;
   };
   [[nodiscard]] Results results_at(void* memory) const;
+  [[nodiscard]] std::byte* host_half(std::int64_t half) const;
 
   const kernels::cuda::DeviceStream& stream_;
   std::int64_t vocabulary_, max_rows_;
-  std::int64_t used_ = 0;
-  std::int64_t result_bytes_ = 0;
-  std::vector<std::int32_t> alternatives_;  // [max_rows] that row asked for
+  std::int64_t half_ = 0;          // of the ring: numbers [half * max_rows, (half + 1) * max_rows) are this step's
+  std::int64_t used_ = 0;          // of them
+  std::int64_t result_bytes_ = 0;  // of a half
+  std::vector<std::int32_t> alternatives_;  // [2 * max_rows] that row asked for
   kernels::Array<std::uint32_t> counts_;    // [max_sequences, vocabulary]
   std::shared_ptr<Slots> slots_;
-  std::unique_ptr<kernels::Memory> device_results_, host_results_;
+  std::unique_ptr<kernels::Memory> device_results_, host_results_;  // of one step; of two
   kernels::cuda::GrowingMemory workspace_, settings_, bias_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "kernels/cuda/random_fill.h"
 
 namespace hotset::model {
 namespace {
@@ -15,6 +16,7 @@ namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPromptStep = 64;  // rows of a prompt's chunk are padded to a multiple: few shapes of products
 constexpr std::size_t kMostGraphs = 96;
+constexpr std::uint64_t kSyntheticSeed = 7;
 constexpr const char* kNotNumbers = "the model's output holds values that are not numbers";
 
 std::int64_t padded(std::int64_t rows) { return round_up(rows, kPromptStep); }
@@ -29,7 +31,27 @@ sparse::DeviceKvLimits kv_limits(const DeviceRunnerLimits& limits) {
           .largest_hot = limits.largest_hot};
 }
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace
+
+class DeviceStepRunner::Reached final : public PendingStep {
+ public:
+  void begin(const cuda::DeviceStream& stream) { begun_.record(stream); }
+  void end(const cuda::DeviceStream& stream) { done_.record(stream); }
+  void wait() const override { done_.synchronize(); }
+  // Time in which the device had nothing to do between the two.
+  [[nodiscard]] std::int64_t idle_ns_since(const Reached& earlier) const {
+    return static_cast<std::int64_t>(begun_.milliseconds_since(earlier.done_) * 1e6);
+  }
+
+ private:
+  cuda::DeviceEvent begun_{/*timing=*/true};
+  cuda::DeviceEvent done_{/*timing=*/true, /*sleeps=*/true};
+};
 
 DeviceStepRunner::DeviceStepRunner(DeviceEngine engine, storage::DevicePool device, storage::HostPool host,
                                    std::shared_ptr<const sparse::SelectionAlgorithm> keeper,
@@ -53,11 +75,13 @@ DeviceStepRunner::DeviceStepRunner(DeviceEngine engine, storage::DevicePool devi
       prompt_tokens_(engine_.backend->array<std::int32_t>(padded(limits.prefill_chunk))),
       prompt_positions_(engine_.backend->array<std::int64_t>(padded(limits.prefill_chunk))),
       prompt_metadata_(engine_.backend->array<std::int64_t>(padded(limits.prefill_chunk))),
-      host_totals_(cuda::allocate_pinned(kv_.limits().max_batch * static_cast<std::int64_t>(sizeof(cuda::SwapTotals)))),
+      host_totals_(cuda::allocate_pinned(static_cast<std::int64_t>(kMostBegun * sizeof(cuda::SwapTotals)) *
+                                         kv_.limits().max_batch)),
       host_logits_(cuda::allocate_pinned(DecodeBatch::bucket(limits.max_batch) * engine_.weights->config.vocabulary *
                                          static_cast<std::int64_t>(sizeof(float)))),
       graphs_(kMostGraphs) {
   any_sequence_.keeps_metadata = keeper_ != nullptr;
+  for (auto& reached : reached_) reached = std::make_shared<Reached>();
 }
 
 // Nothing may be on its way into memory that goes away.
@@ -75,46 +99,88 @@ void DeviceStepRunner::set_probe(DecodeProbe* probe) {
   attention_.set_probe(probe);
 }
 
+void DeviceStepRunner::set_selection_model(std::unique_ptr<const sparse::DeviceSelectionModel> model) {
+  graphs_.clear();
+  selection_model_ = std::move(model);
+  attention_.set_selection_model(selection_model_.get());
+}
+
+void DeviceStepRunner::set_synthetic_prompts(bool synthetic) {
+  synthetic_rows_ = {};
+  if (!synthetic) return;
+  const KvLayout& layout = kv_.layout();
+  const std::int64_t rows = padded(limits_.prefill_chunk);
+  synthetic_width_ = std::max(layout.rows.key_elements() + layout.rows.value_elements(),
+                              std::int64_t{layout.metadata.kv_heads} * layout.metadata.dim);
+  synthetic_rows_ = engine_.backend->array<float>(rows * synthetic_width_);
+  cuda::launch_random_fill({.numbers = kernels::random_rows(kSyntheticSeed, 1.0F, synthetic_width_),
+                            .rows = rows,
+                            .cols = synthetic_width_,
+                            .out = synthetic_rows_.data()},
+                           engine_.stream->get());
+}
+
+cuda::SwapTotals* DeviceStepRunner::host_totals(std::uint64_t number) const {
+  return static_cast<cuda::SwapTotals*>(host_totals_->data()) +
+         static_cast<std::int64_t>(number % kMostBegun) * kv_.limits().max_batch;
+}
+
 StepResult DeviceStepRunner::run(const StepPlan& plan) {
-  const auto start = std::chrono::steady_clock::now();
-  StepResult result;
-  result.step = plan.step;
+  (void)begin(plan);
+  return finish();
+}
+
+std::shared_ptr<const PendingStep> DeviceStepRunner::begin(const StepPlan& plan) {
+  HS_CHECK(begun_.size() < kMostBegun, "two steps are under way at most");
+  BegunStep& begun = begun_.emplace_back();
+  begun.number = ++number_;
+  begun.started_ns = now_ns();
+  begun.result.step = plan.step;
+  const std::shared_ptr<Reached>& reached = reached_[begun.number % reached_.size()];
   kv_.begin_step();
   sampler_.begin_step();
-  drawn_.clear();
-  decoding_.clear();
-  swapped_ = false;
+  reached->begin(*engine_.stream);
   for (const SequenceTransition& transition : plan.transitions) {
     if (transition.state->failed) continue;  // its rows were skipped, so the control plane's books of it are wrong
     for (const sparse::KvOp& op : transition.ops) {
       kv_.apply(transition.state->kv, op, transition.state->step_traffic);
     }
-    result.stats.bytes_loaded += transition.state->step_traffic.bytes_loaded;
-    result.stats.bytes_offloaded += transition.state->step_traffic.bytes_offloaded;
+    begun.result.stats.bytes_loaded += transition.state->step_traffic.bytes_loaded;
+    begun.result.stats.bytes_offloaded += transition.state->step_traffic.bytes_offloaded;
     transition.state->traffic += std::exchange(transition.state->step_traffic, {});
   }
   for (const SequenceStep& step : plan.sequences) {
-    result.sequences.push_back({.id = step.state->kv.id});
+    begun.result.sequences.push_back({.id = step.state->kv.id});
+    begun.states.push_back(step.state);
     if (step.state->failed) continue;
     for (const sparse::KvOp& op : step.ops) kv_.apply(step.state->kv, op, step.state->step_traffic);
   }
-  decode(plan, result);
+  decode(plan, begun);
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequenceStep& step = plan.sequences[i];
-    if (step.prefill && !step.state->failed) prefill(step, plan.step, i, result);
+    if (step.prefill && !step.state->failed) prefill(step, i, begun);
   }
   kv_.end_step();
   sampler_.fetch();
-  engine_.stream->synchronize();
-  kv_.step_is_done();
-  take_drawn(result);
-  collect_traffic(plan, result);
-  result.stats.run_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-  return result;
+  reached->end(*engine_.stream);
+  measure(begun);
+  return reached;
 }
 
-void DeviceStepRunner::decode(const StepPlan& plan, StepResult& result) {
+StepResult DeviceStepRunner::finish() {
+  BegunStep begun = std::move(begun_.front());
+  begun_.pop_front();
+  const Reached& reached = *reached_[begun.number % reached_.size()];
+  reached.wait();
+  take_drawn(begun);
+  take_traffic(begun);
+  StepStats& stats = begun.result.stats;
+  if (begun.number > 1) stats.idle_ns = reached.idle_ns_since(*reached_[(begun.number - 1) % reached_.size()]);
+  stats.run_ns = now_ns() - begun.started_ns;
+  return std::move(begun.result);
+}
+
+void DeviceStepRunner::decode(const StepPlan& plan, BegunStep& begun) {
   std::vector<const SequenceStep*> steps;
   std::vector<std::size_t> indices;
   std::vector<sparse::SequenceKv*> sequences;
@@ -131,14 +197,15 @@ void DeviceStepRunner::decode(const StepPlan& plan, StepResult& result) {
   const std::vector<std::int32_t> rows = kv_.place(sequences);
   std::vector<DecodeRow> decode_rows(steps.size());
   std::vector<DeviceSampler::Row> sampled(steps.size());
-  decoding_.resize(steps.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const SequenceStep& step = *steps[i];
     SequenceState& state = *step.state;
     const auto row = static_cast<std::size_t>(rows[i]);
     const bool hot = state.kv.mode == sparse::KvMode::kHot;
-    HS_CHECK(!step.tokens.empty() || state.last_token >= 0, "the previous step has sampled");
+    const bool on_device = step.tokens.empty() && state.last_drawn >= 0;
+    HS_CHECK(on_device || !step.tokens.empty() || state.last_token >= 0, "the previous step has sampled");
     decode_rows[row] = {.token = step.tokens.empty() ? state.last_token : step.tokens.front(),
+                        .drawn = on_device ? sampler_.index_of(state.last_drawn) : -1,
                         .position = step.first_position,
                         .selection = step.selection.get(),
                         .budget = step.budget,
@@ -146,24 +213,27 @@ void DeviceStepRunner::decode(const StepPlan& plan, StepResult& result) {
                         .keeps_metadata = state.kv.keeps_metadata};
     state.kv.device->has_selection = step.selection != nullptr;
     sampled[row] = {.state = &state, .position = step.first_position + 1};
-    decoding_[row] = &state;
-    ++result.stats.decode_rows;
-    if (hot) ++result.stats.hot_sequences;
+    ++begun.result.stats.decode_rows;
+    if (!hot) continue;
+    ++begun.result.stats.hot_sequences;
+    begun.hot.push_back({.result = indices[i],
+                         .row = rows[i],
+                         .block_bytes = state.kv.hot_shape.block_tokens * kv_.geometry().row_bytes()});
   }
-  const DecodeShape shape = batch_.fill(decode_rows, limits_.max_tokens, kv_.block(), *engine_.stream);
-  swapped_ = shape.hot;
+  const DecodeShape shape =
+      batch_.fill(decode_rows, sampler_.tokens(), limits_.max_tokens, kv_.block(), *engine_.stream);
   if (shape.hot) attention_.clear_swap_totals();
   tell_probe(DecodeProbe::Part::kInputs);
   forward_decode(shape, plan.step);
   if (shape.hot) {
-    engine_.stream->copy(attention_.swap_totals(), host_totals_->data(),
+    engine_.stream->copy(attention_.swap_totals(), host_totals(begun.number),
                          shape.rows * static_cast<std::int64_t>(sizeof(cuda::SwapTotals)));
   }
   const std::int64_t first = sampler_.sample(sampled, transformer_.logits_data(), shape.rows, kv_.block());
   tell_probe(DecodeProbe::Part::kSampled);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (steps[i]->sample) {
-      drawn_.push_back({.result = indices[i], .state = steps[i]->state.get(), .number = first + rows[i]});
+      will_draw(indices[i], first + rows[i], begun);
     } else if (steps[i]->prompt_logprobs >= 0) {
       HS_CHECK(false, "the log-probability of a given token is a prompt's");
     }
@@ -191,22 +261,44 @@ void DeviceStepRunner::forward_decode(const DecodeShape& shape, std::uint64_t st
   graphs_.run(shape, *engine_.stream, std::ref(launch));
 }
 
-void DeviceStepRunner::prefill(const SequenceStep& step, std::uint64_t number, std::size_t index, StepResult& result) {
+void DeviceStepRunner::prefill(const SequenceStep& step, std::size_t index, BegunStep& begun) {
   SequenceState& state = *step.state;
   HS_CHECK(step.first_position == state.kv.length, "a sequence's rows are planned in order");
   HS_CHECK(static_cast<std::int64_t>(step.tokens.size()) == step.rows, "one token per row");
-  const std::int64_t count = padded(step.rows);
-  const auto rows = static_cast<std::size_t>(step.rows);
+  begun.result.stats.prefill_rows += step.rows;
+  const std::int64_t filled = synthetic_rows_.empty() ? 0 : fill_prompt(step);
+  const std::int64_t rows = step.rows - filled;
+  sampler_.see_prompt(state, step.tokens, step.sample, kv_.block());
+  if (rows == 0) return;
+  const std::int64_t count = begin_prompt_rows(step, filled, rows);
+  transformer_.forward(begun.result.step,
+                       {.tokens = prompt_tokens_.data(), .positions = prompt_positions_.data(), .count = count},
+                       slices_, attention_);
+  if (step.prompt_logprobs >= 0) score_prompt(step, begun.result.sequences[index]);
+  if (step.sample && !state.failed) {
+    const DeviceSampler::Row row{.state = &state, .position = step.first_position + step.rows};
+    const float* const logits = transformer_.logits(rows - 1, 1);
+    will_draw(index, sampler_.sample(std::span(&row, 1), logits, 1, kv_.block()), begun);
+  }
+  kv_.commit_rows(state.kv, rows, state.step_traffic);
+}
+
+// Rows [first, first + rows) of the step's; returns how many they are padded to.
+std::int64_t DeviceStepRunner::begin_prompt_rows(const SequenceStep& step, std::int64_t first, std::int64_t rows) {
+  SequenceState& state = *step.state;
+  const std::int64_t count = padded(rows);
+  const std::int64_t first_position = step.first_position + first;
   const std::span<std::int32_t> tokens = kv_.block().take<std::int32_t>(count);
   const std::span<std::int64_t> positions = kv_.block().take<std::int64_t>(count);
   const std::span<std::int64_t> kept = kv_.block().take<std::int64_t>(count);
   std::fill(tokens.begin(), tokens.end(), -1);
   std::fill(positions.begin(), positions.end(), -1);
   std::fill(kept.begin(), kept.end(), -1);
-  std::copy(step.tokens.begin(), step.tokens.end(), tokens.begin());
-  for (std::size_t row = 0; row < rows; ++row) {
-    positions[row] = step.first_position + static_cast<std::int64_t>(row);
-    if (state.kv.keeps_metadata) kept[row] = positions[row];
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto at = static_cast<std::size_t>(row);
+    tokens[at] = step.tokens[static_cast<std::size_t>(first + row)];
+    positions[at] = first_position + row;
+    if (state.kv.keeps_metadata) kept[at] = positions[at];
   }
   engine_.stream->copy(tokens.data(), prompt_tokens_.data(), count * 4);
   engine_.stream->copy(positions.data(), prompt_positions_.data(), count * 8);
@@ -218,26 +310,35 @@ void DeviceStepRunner::prefill(const SequenceStep& step, std::uint64_t number, s
     kv_.place_prompt(state.kv);
   }
   slices_.assign(1, {.kv = &state.kv,
-                     .rows = step.rows,
-                     .first_position = step.first_position,
+                     .rows = rows,
+                     .first_position = first_position,
                      .prefill = true,
                      .selection = step.selection.get(),
                      .budget = step.budget,
                      .dense_until = step.dense_until,
                      .traffic = &state.step_traffic});
   attention_.begin_prompt(slices_.front(), prompt_positions_.data(), prompt_metadata_.data());
-  transformer_.forward(number, {.tokens = prompt_tokens_.data(), .positions = prompt_positions_.data(), .count = count},
-                       slices_, attention_);
-  result.stats.prefill_rows += step.rows;
-  sampler_.see_prompt(state, step.tokens, step.sample, kv_.block());
-  if (step.prompt_logprobs >= 0) score_prompt(step, result.sequences[index]);
-  if (step.sample && !state.failed) {
-    const DeviceSampler::Row row{.state = &state, .position = step.first_position + step.rows};
-    const float* const logits = transformer_.logits(step.rows - 1, 1);
-    drawn_.push_back(
-        {.result = index, .state = &state, .number = sampler_.sample(std::span(&row, 1), logits, 1, kv_.block())});
+  return count;
+}
+
+// Random rows for the step's, in chunks, but for what has to be computed; returns how many.
+std::int64_t DeviceStepRunner::fill_prompt(const SequenceStep& step) {
+  if (step.prompt_logprobs >= 0) return 0;
+  const std::int64_t rows = step.rows - (step.sample ? 1 : 0);
+  const float* const numbers = synthetic_rows_.data();
+  for (std::int64_t first = 0; first < rows; first += limits_.prefill_chunk) {
+    const std::int64_t count = std::min(limits_.prefill_chunk, rows - first);
+    (void)begin_prompt_rows(step, first, count);
+    for (std::int32_t layer = 0; layer < kv_.layout().rows.layers; ++layer) {
+      attention_.keep_prompt({.layer = LayerId{layer},
+                              .k = numbers,
+                              .v = numbers + kv_.geometry().key_elements(),
+                              .row_stride = synthetic_width_,
+                              .index_k = numbers});
+    }
+    kv_.commit_rows(step.state->kv, count, step.state->step_traffic);
   }
-  kv_.commit_rows(state.kv, step.rows, state.step_traffic);
+  return rows;
 }
 
 // The prompt's own log-probabilities, on the host.
@@ -266,42 +367,57 @@ void DeviceStepRunner::score_prompt(const SequenceStep& step, SequenceResult& re
   }
 }
 
-void DeviceStepRunner::take_drawn(StepResult& result) {
-  for (const Drawn& drawn : drawn_) {
-    SequenceResult& sequence = result.sequences[drawn.result];
-    sequence.sampled = sampler_.result(drawn.number, sequence.token);
-    if (sequence.sampled) {
-      drawn.state->last_token = sequence.token.token;
-    } else {
-      drawn.state->failed = true;
-      sequence.error = kNotNumbers;
-    }
+void DeviceStepRunner::will_draw(std::size_t index, std::int64_t number, BegunStep& begun) {
+  begun.drawn.push_back({.result = index, .number = number});
+  begun.states[index]->last_drawn = number;
+}
+
+// What the sequences hold at the end of the step; what moved, as far as the host knows.
+void DeviceStepRunner::measure(BegunStep& begun) const {
+  for (std::size_t i = 0; i < begun.states.size(); ++i) {
+    SequenceState& state = *begun.states[i];
+    begun.traffic.push_back(std::exchange(state.step_traffic, {}));
+    sparse::measure(state.kv, kv_.layout(), state.traffic, state.usage);
+    begun.result.sequences[i].usage = state.usage;
   }
 }
 
-void DeviceStepRunner::collect_traffic(const StepPlan& plan, StepResult& result) {
-  const auto* const totals = static_cast<const cuda::SwapTotals*>(host_totals_->data());
-  for (std::size_t row = 0; swapped_ && row < decoding_.size(); ++row) {
-    SequenceState& state = *decoding_[row];
-    if (state.kv.mode != sparse::KvMode::kHot) continue;
-    HS_CHECK(totals[row].unplaced == 0, "a selection fits its hot buffer");
-    state.step_traffic.hits += totals[row].hits;
-    state.step_traffic.ring_hits += totals[row].ring_hits;
-    state.step_traffic.misses += totals[row].misses;
-    state.step_traffic.bytes_loaded += std::int64_t{totals[row].misses - totals[row].ring_misses} *
-                                       state.kv.hot_shape.block_tokens * kv_.geometry().row_bytes();
+void DeviceStepRunner::take_drawn(BegunStep& begun) const {
+  for (const Drawn& drawn : begun.drawn) {
+    SequenceResult& sequence = begun.result.sequences[drawn.result];
+    SequenceState& state = *begun.states[drawn.result];
+    sequence.sampled = sampler_.result(drawn.number, sequence.token) && !state.failed;
+    if (sequence.sampled) {
+      state.last_token = sequence.token.token;
+    } else {
+      state.failed = true;
+      sequence.error = kNotNumbers;
+    }
+    if (state.last_drawn == drawn.number) state.last_drawn = -1;
   }
-  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
-    SequenceState& state = *plan.sequences[i].state;
-    const sparse::TierTraffic moved = std::exchange(state.step_traffic, {});
-    state.traffic += moved;
-    result.stats.hits += moved.hits;
-    result.stats.ring_hits += moved.ring_hits;
-    result.stats.misses += moved.misses;
-    result.stats.bytes_loaded += moved.bytes_loaded;
-    result.stats.bytes_offloaded += moved.bytes_offloaded;
-    sparse::measure(state.kv, kv_.layout(), state.traffic, state.usage);
-    result.sequences[i].usage = state.usage;
+}
+
+void DeviceStepRunner::take_traffic(BegunStep& begun) const {
+  const cuda::SwapTotals* const totals = host_totals(begun.number);
+  for (const HotRow& hot : begun.hot) {
+    const cuda::SwapTotals& row = totals[hot.row];
+    HS_CHECK(row.unplaced == 0, "a selection fits its hot buffer");
+    sparse::TierTraffic& moved = begun.traffic[hot.result];
+    moved.hits += row.hits;
+    moved.ring_hits += row.ring_hits;
+    moved.misses += row.misses;
+    moved.bytes_loaded += std::int64_t{row.misses - row.ring_misses} * hot.block_bytes;
+  }
+  StepStats& stats = begun.result.stats;
+  for (std::size_t i = 0; i < begun.states.size(); ++i) {
+    const sparse::TierTraffic& moved = begun.traffic[i];
+    begun.states[i]->traffic += moved;
+    sparse::count_traffic(begun.states[i]->traffic, begun.result.sequences[i].usage);
+    stats.hits += moved.hits;
+    stats.ring_hits += moved.ring_hits;
+    stats.misses += moved.misses;
+    stats.bytes_loaded += moved.bytes_loaded;
+    stats.bytes_offloaded += moved.bytes_offloaded;
   }
 }
 

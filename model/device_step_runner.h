@@ -1,14 +1,20 @@
 // Executes step plans on a GPU: cache operations, forward pass, write-through, sampling. The generated tokens of a step
 // run together; once a DecodeShape has come twice, their launches are captured and replayed as one graph. Each prompt's
 // chunk runs by itself.
+//
+// A step may be begun while the one before still runs: its inputs are the tokens that the device has drawn. What the
+// host then does not know yet (which logits were unusable, how many rows were missed) comes with finish().
 // Thread: one stream; plans run in the order of the calls.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/swap_totals.h"
 #include "kernels/dense_backend.h"
 #include "model/decode_batch.h"
 #include "model/decode_graphs.h"
@@ -48,29 +54,58 @@ class DeviceStepRunner final : public StepExecutor {
                    std::shared_ptr<const sparse::SelectionAlgorithm> keeper, const DeviceRunnerLimits& limits);
   ~DeviceStepRunner() override;
 
-  // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped.
+  // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped, but
+  // for those of a step that was begun already.
   StepResult run(const StepPlan& plan) override;
+  // Waits for the device when the plan asks for log-probabilities of a prompt.
+  std::shared_ptr<const PendingStep> begin(const StepPlan& plan) override;
+  StepResult finish() override;
 
   [[nodiscard]] const DecodeGraphs& graphs() const { return graphs_; }
 
   // For measurements; null: none. It outlives its use. Captured launches are forgotten.
+  // No step is under way.
   void set_probe(DecodeProbe* probe);
+  // Likewise: what takes the place of selections in decode steps.
+  void set_selection_model(std::unique_ptr<const sparse::DeviceSelectionModel> model);
+  // For measurements: whether prompts' rows and metadata are seeded random numbers; only a prompt's last row, which
+  // draws the first token, is computed. Prompts whose log-probabilities are asked for are computed.
+  void set_synthetic_prompts(bool synthetic);
 
  private:
-  struct Drawn {             // a token that is on its way
-    std::size_t result = 0;  // index in StepResult::sequences
-    SequenceState* state = nullptr;
+  struct Drawn {              // a token that is on its way
+    std::size_t result = 0;   // index in StepResult::sequences
     std::int64_t number = 0;  // of the sampler
   };
-  void decode(const StepPlan& plan, StepResult& result);
+  struct HotRow {            // a row of the batch whose hits and misses are on their way
+    std::size_t result = 0;  // index in StepResult::sequences
+    std::int32_t row = 0;
+    std::int64_t block_bytes = 0;
+  };
+  struct BegunStep {
+    StepResult result;
+    std::vector<std::shared_ptr<SequenceState>> states;  // of the result's sequences
+    std::vector<sparse::TierTraffic> traffic;            // likewise: what the host knows of it
+    std::vector<Drawn> drawn;
+    std::vector<HotRow> hot;
+    std::uint64_t number = 0;
+    std::int64_t started_ns = 0;
+  };
+  class Reached;  // how far the device is with a step
+  void decode(const StepPlan& plan, BegunStep& begun);
   void tell_probe(DecodeProbe::Part part) {
     if (probe_ != nullptr) probe_->after(part, LayerId{0});
   }
   void forward_decode(const DecodeShape& shape, std::uint64_t step);
-  void prefill(const SequenceStep& step, std::uint64_t number, std::size_t index, StepResult& result);
+  void prefill(const SequenceStep& step, std::size_t index, BegunStep& begun);
+  std::int64_t begin_prompt_rows(const SequenceStep& step, std::int64_t first, std::int64_t rows);
+  std::int64_t fill_prompt(const SequenceStep& step);
   void score_prompt(const SequenceStep& step, SequenceResult& result);
-  void take_drawn(StepResult& result);
-  void collect_traffic(const StepPlan& plan, StepResult& result);
+  static void will_draw(std::size_t index, std::int64_t number, BegunStep& begun);
+  void measure(BegunStep& begun) const;
+  void take_drawn(BegunStep& begun) const;
+  void take_traffic(BegunStep& begun) const;
+  [[nodiscard]] kernels::cuda::SwapTotals* host_totals(std::uint64_t number) const;
 
   DeviceEngine engine_;
   storage::DevicePool device_;
@@ -84,14 +119,18 @@ class DeviceStepRunner final : public StepExecutor {
   DecodeBatch batch_;
   kernels::Array<std::int32_t> prompt_tokens_;                       // [padded chunk]
   kernels::Array<std::int64_t> prompt_positions_, prompt_metadata_;  // likewise
-  std::unique_ptr<kernels::Memory> host_totals_, host_logits_;
+  std::unique_ptr<kernels::Memory> host_totals_, host_logits_;       // totals: of kMostBegun steps
   DecodeGraphs graphs_;
   sparse::SequenceKv any_sequence_;  // for the slices of a batch
   std::vector<SequenceSlice> slices_;
-  std::vector<Drawn> drawn_;
-  std::vector<SequenceState*> decoding_;  // [batch row]
   DecodeProbe* probe_ = nullptr;
-  bool swapped_ = false;  // the step's decode had hot rows
+  std::unique_ptr<const sparse::DeviceSelectionModel> selection_model_;
+  std::int64_t synthetic_width_ = 0;
+  kernels::Array<float> synthetic_rows_;  // [chunk, width] keys, then values; empty: prompts are computed
+  std::deque<BegunStep> begun_;           // oldest first
+  std::uint64_t number_ = 0;              // of the newest step, from 1 on
+  // By number: two that are begun, and the one before them, which says how long the device waited.
+  std::array<std::shared_ptr<Reached>, kMostBegun + 1> reached_;
 };
 
 }  // namespace hotset::model

@@ -26,6 +26,7 @@ struct SequenceState {
   sparse::KvUsage usage;             // as of its newest step
   Sampler sampler;
   std::int32_t last_token = -1;  // sampled by the previous step: the next one's input, so nobody waits for it
+  std::int64_t last_drawn = -1;  // on a GPU, whose step is not finished: where that token will be (DeviceSampler)
   bool failed = false;           // NaN logits: rows of later steps are skipped
   std::shared_ptr<DeviceSampling> sampling;  // what a GPU keeps of a sequence with penalties
 };

@@ -106,6 +106,7 @@ bool DeviceKv::owns_row(const SequenceKv& kv) const {
 
 void DeviceKv::begin_step() {
   ++step_;
+  block().clear();
   for (const auto& offload : offloads_) {
     if (offload->step + 2 <= step_) offload->done.make_wait(compute_);
   }
@@ -150,9 +151,9 @@ void DeviceKv::enter_resident(SequenceKv& kv, const KvOp& op, TierTraffic& traff
   append_device_pages(kv, layout(), op);
   append_metadata_pages(kv, layout(), op);
   device_of(kv) = {};
-  traffic.bytes_loaded += move(list_rows(kv, 0, kv.length, block_), Direction::kToDevice, block_, compute_);
+  traffic.bytes_loaded += move(list_rows(kv, 0, kv.length, block()), Direction::kToDevice, block(), compute_);
   if (kv.keeps_metadata)
-    traffic.bytes_loaded += move(list_metadata(kv, 0, kv.length, block_), Direction::kToDevice, block_, compute_);
+    traffic.bytes_loaded += move(list_metadata(kv, 0, kv.length, block()), Direction::kToDevice, block(), compute_);
 }
 
 void DeviceKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
@@ -167,7 +168,7 @@ void DeviceKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
     kv.metadata_pages.assign(static_cast<std::size_t>(layout().metadata_layers), {});
     append_metadata_pages(kv, layout(), op);
     if (kv.keeps_metadata)
-      traffic.bytes_loaded += move(list_metadata(kv, 0, kv.length, block_), Direction::kToDevice, block_, compute_);
+      traffic.bytes_loaded += move(list_metadata(kv, 0, kv.length, block()), Direction::kToDevice, block(), compute_);
   } else {
     HS_CHECK(op.metadata_pages.empty(), "a resident sequence keeps its metadata pages");
   }
@@ -189,7 +190,7 @@ void DeviceKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
     compute_.copy(fresh_order_.data(), order, op.shape.hot_blocks * kOrderBytes);
   }
   const std::int64_t first = std::max<std::int64_t>(0, kv.length - op.shape.ring_tokens);
-  traffic.bytes_loaded += move(list_rows(kv, first, kv.length, block_), Direction::kToDevice, block_, compute_);
+  traffic.bytes_loaded += move(list_rows(kv, first, kv.length, block()), Direction::kToDevice, block(), compute_);
   seed_buffer(kv);
 }
 
@@ -197,14 +198,14 @@ void DeviceKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
 void DeviceKv::seed_buffer(SequenceKv& kv) {
   if (kv.length == 0 || !owns_row(kv) || !kv.device->has_selection) return;
   const std::int32_t row = kv.device->row;
-  const std::int32_t* const host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block_);
-  const std::span<std::int32_t> length = block_.take<std::int32_t>(1);
+  const std::int32_t* const host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block());
+  const std::span<std::int32_t> length = block().take<std::int32_t>(1);
   length[0] = static_cast<std::int32_t>(kv.length);
   for (std::int32_t layer = 0; layer < geometry().layers; ++layer) {
     const auto& pages = kv.device_pages[static_cast<std::size_t>(layer)];
     const LayerId of = selection_layer_[static_cast<std::size_t>(layer)];
-    const cuda::HotRow hot = hot_row(kv, layer, keep_ids(std::span<const PageId>(pages), block_), host_pages);
-    cuda::SwapInParams params{.diff = {.rows = block_.keep(std::span(&hot, 1)),
+    const cuda::HotRow hot = hot_row(kv, layer, keep_ids(std::span<const PageId>(pages), block()), host_pages);
+    cuda::SwapInParams params{.diff = {.rows = block().keep(std::span(&hot, 1)),
                                        .lengths = length.data(),
                                        .selected = tables_.selection_of(of, row),
                                        .selected_counts = tables_.selection_counts_of(of) + row,
@@ -229,9 +230,10 @@ void DeviceKv::flush(SequenceKv& kv, TierTraffic& traffic) {
   }
   const std::int64_t first = kv.host_complete;
   if (first == kv.length) return;
-  traffic.bytes_offloaded += move(list_rows(kv, first, kv.length, block_), Direction::kToHost, block_, compute_);
+  traffic.bytes_offloaded += move(list_rows(kv, first, kv.length, block()), Direction::kToHost, block(), compute_);
   if (kv.keeps_metadata)
-    traffic.bytes_offloaded += move(list_metadata(kv, first, kv.length, block_), Direction::kToHost, block_, compute_);
+    traffic.bytes_offloaded +=
+        move(list_metadata(kv, first, kv.length, block()), Direction::kToHost, block(), compute_);
   kv.host_complete = kv.length;
 }
 
@@ -379,7 +381,7 @@ void DeviceKv::upload_table(const std::vector<std::vector<Id>>& table, std::int6
   if (count <= 0) return;
   HS_CHECK(from + count <= tables_.pages, "a sequence has no more pages than its table");
   const auto layers = static_cast<std::int64_t>(table.size());
-  const std::span<std::int32_t> staged = block_.take<std::int32_t>(layers * count);
+  const std::span<std::int32_t> staged = block().take<std::int32_t>(layers * count);
   auto out = staged.begin();
   for (const std::vector<Id>& pages : table)
     out = std::transform(pages.begin() + from, pages.end(), out, [](Id id) { return id.value(); });
@@ -394,11 +396,11 @@ void DeviceKv::sync_tables(SequenceKv& kv, std::int32_t row) {
   const auto host_count = static_cast<std::int64_t>(kv.host_pages.size()) - device.host_known;
   if (host_count > 0) {
     const auto added = std::span<const HostPage>(kv.host_pages).subspan(static_cast<std::size_t>(device.host_known));
-    compute_.copy(keep_ids(added, block_), tables_.host_pages + row * tables_.pages + device.host_known,
+    compute_.copy(keep_ids(added, block()), tables_.host_pages + row * tables_.pages + device.host_known,
                   host_count * kWord);
   }
   if (device.tables_stale) {
-    const std::span<cuda::HotRow> hot = block_.take<cuda::HotRow>(tables_.layers);
+    const std::span<cuda::HotRow> hot = block().take<cuda::HotRow>(tables_.layers);
     for (std::int32_t layer = 0; layer < tables_.layers; ++layer) {
       hot[static_cast<std::size_t>(layer)] =
           hot_row(kv, layer, tables_.rows_of(row, LayerId{layer}), tables_.host_pages + row * tables_.pages);
@@ -457,14 +459,14 @@ void DeviceKv::move_parked_rows(const SequenceKv& kv, LayerId layer, std::int64_
                                 TierTraffic& traffic) {
   Moves moves{.row_bytes = geometry().row_bytes(), .device = buffer};
   HS_CHECK(buffer_rows % kPageTokens == 0 && end - first <= buffer_rows, "the rows fit the buffer");
-  const std::span<std::int32_t> pages = block_.take<std::int32_t>(buffer_rows / kPageTokens);
+  const std::span<std::int32_t> pages = block().take<std::int32_t>(buffer_rows / kPageTokens);
   std::iota(pages.begin(), pages.end(), 0);
   add_runs(moves, first, end,
            {.device_pages = pages.data(),
-            .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block_),
+            .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block()),
             .host_rows = host_.device_rows(layer),
             .ring_tokens = static_cast<std::int32_t>(buffer_rows)});
-  const std::int64_t bytes = move(moves, direction, block_, compute_);
+  const std::int64_t bytes = move(moves, direction, block(), compute_);
   (direction == Direction::kToHost ? traffic.bytes_offloaded : traffic.bytes_loaded) += bytes;
 }
 
@@ -472,13 +474,13 @@ void DeviceKv::move_parked_metadata(const SequenceKv& kv, std::int32_t metadata_
                                     std::int64_t end, std::byte* buffer, Direction direction, TierTraffic& traffic) {
   if (first >= end) return;
   Moves moves{.row_bytes = metadata_row_bytes(), .device = buffer};
-  const std::span<std::int32_t> pages = block_.take<std::int32_t>(pages_for_tokens(end));
+  const std::span<std::int32_t> pages = block().take<std::int32_t>(pages_for_tokens(end));
   std::iota(pages.begin(), pages.end(), 0);
   add_runs(moves, first / kPageTokens * kPageTokens, pages_for_tokens(end) * kPageTokens,
            {.device_pages = pages.data(),
-            .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block_),
+            .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block()),
             .host_rows = host_.device_metadata(metadata_layer)});
-  const std::int64_t bytes = move(moves, direction, block_, compute_);
+  const std::int64_t bytes = move(moves, direction, block(), compute_);
   (direction == Direction::kToHost ? traffic.bytes_offloaded : traffic.bytes_loaded) += bytes;
 }
 

@@ -11,6 +11,7 @@
 // Thread: the stream that runs the sequences' steps; a DeviceSequence may be destroyed on any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -101,7 +102,8 @@ class DeviceKv {
   [[nodiscard]] std::byte* metadata_pool() const { return device_.metadata_base(); }
   [[nodiscard]] const std::byte* host_rows(LayerId layer) const { return host_.device_rows(layer); }
 
-  // Before anything of a step: waits for copies that the step must not overtake.
+  // Before anything of a step: waits for copies that the step must not overtake. The caller knows that the device has
+  // done the step before the last one: its pinned memory is free again.
   void begin_step();
   void apply(SequenceKv& kv, const KvOp& op, TierTraffic& traffic);
 
@@ -117,14 +119,11 @@ class DeviceKv {
   void commit_rows(SequenceKv& kv, std::int64_t rows, TierTraffic& traffic);
   // Behind the step's last launch and commit: queues the copies.
   void end_step();
-  // The device has done everything up to here; pinned memory of this step is free again.
-  void step_is_done() { block_.clear(); }
-
   // Waits for everything that is on its way.
   void synchronize() const;
 
-  // Pinned memory until step_is_done().
-  [[nodiscard]] kernels::cuda::PinnedBlock& block() { return block_; }
+  // Pinned memory of the step in work.
+  [[nodiscard]] kernels::cuda::PinnedBlock& block() { return blocks_[step_ % blocks_.size()]; }
 
   enum class Direction { kToHost, kToDevice };
   // Rows [first, end) of a parked sequence (a prompt from the host), between the host pool and a buffer on the device
@@ -181,9 +180,9 @@ class DeviceKv {
   kernels::Array<kernels::cuda::HotRow> hot_rows_;
   kernels::Array<std::uint16_t> fresh_order_;  // [largest H] 0, 1, ...
   DevicePieces hot_states_;
-  std::vector<DeviceSequence*> rows_;     // [max_batch] whose row it is; null: nobody's
-  std::vector<LayerId> selection_layer_;  // [layers]
-  kernels::cuda::PinnedBlock block_;
+  std::vector<DeviceSequence*> rows_;                 // [max_batch] whose row it is; null: nobody's
+  std::vector<LayerId> selection_layer_;              // [layers]
+  std::array<kernels::cuda::PinnedBlock, 2> blocks_;  // of even and odd steps
   // Seeding: outputs of the diff that nobody reads.
   kernels::Array<std::int32_t> seed_slots_;
   kernels::Array<kernels::cuda::SparseMiss> seed_misses_;

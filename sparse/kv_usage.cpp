@@ -34,6 +34,10 @@ void measure(const SequenceKv& kv, const KvLayout& layout, const TierTraffic& tr
   raise(usage.device_metadata_bytes, metadata_pages * layout.metadata.page_bytes());
   raise(usage.device_table_bytes, tables);
   raise(usage.host_bytes, host_pages * (layout.rows.layers * layout.rows.page_bytes() + layout.metadata_page_bytes()));
+  count_traffic(traffic, usage);
+}
+
+void count_traffic(const TierTraffic& traffic, KvUsage& usage) {
   usage.hits = traffic.hits;
   usage.ring_hits = traffic.ring_hits;
   usage.misses = traffic.misses;

@@ -42,5 +42,7 @@ struct KvUsage {
 
 // Brings `usage` up to date after a step of the sequence; `traffic` is its sum since the sequence began.
 void measure(const SequenceKv& kv, const KvLayout& layout, const TierTraffic& traffic, KvUsage& usage);
+// The counts alone.
+void count_traffic(const TierTraffic& traffic, KvUsage& usage);
 
 }  // namespace hotset::sparse

@@ -1,5 +1,5 @@
 // Rows of the embedding table on the device: out[t, :] = table[tokens[t], :]. Exact, but for the rounding to a bfloat16
-// output.
+// output. And the tokens themselves, where the device has drawn them.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,15 @@ struct EmbedDeviceParams {
 };
 
 void launch_embed(const EmbedDeviceParams& params, Stream stream);
+
+// tokens[i] = from[indices[i]] where indices[i] >= 0: tokens that were drawn on the device become inputs.
+struct TakeTokensParams {
+  const std::int32_t* from = nullptr;
+  const std::int32_t* indices = nullptr;  // [count]
+  std::int32_t* tokens = nullptr;         // in and out [count]
+  std::int64_t count = 0;
+};
+
+void launch_take_tokens(const TakeTokensParams& params, Stream stream);
 
 }  // namespace hotset::kernels::cuda

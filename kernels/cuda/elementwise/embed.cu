@@ -20,7 +20,21 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedDeviceParams
   store_group<kAligned>(static_cast<Out*>(params.out) + row * params.out_stride, at, params.hidden, group);
 }
 
+__global__ void __launch_bounds__(kThreads) take_tokens_kernel(const TakeTokensParams params) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= params.count) return;
+  const std::int32_t index = params.indices[i];
+  if (index >= 0) params.tokens[i] = params.from[index];
+}
+
 }  // namespace
+
+void launch_take_tokens(const TakeTokensParams& params, Stream stream) {
+  if (params.count <= 0) return;
+  const auto blocks = static_cast<unsigned>((params.count + kThreads - 1) / kThreads);
+  take_tokens_kernel<<<blocks, kThreads, 0, stream>>>(params);
+  HOTSET_CUDA_CHECK_LAUNCH();
+}
 
 void launch_embed(const EmbedDeviceParams& given, Stream stream) {
   EmbedDeviceParams params = given;
