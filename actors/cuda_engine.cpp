@@ -14,6 +14,7 @@
 #include "model/device_memory_plan.h"
 #include "model/device_step_runner.h"
 #include "model/dummy_weights.h"
+#include "sparse/device_selection_model.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"
 
@@ -51,6 +52,7 @@ class CudaEngine final : public ServingEngine {
       return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
     if (!config.trace_selections.empty())
       return invalid_argument("--trace-selections records on the CPU: use --device cpu with it", "--trace-selections");
+    if (auto measuring = check_measuring(config); !measuring) return measuring.error();
     if (config.max_batch > kMostBatch)
       return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kMostBatch),
                               "--max-batch");
@@ -131,13 +133,45 @@ class CudaEngine final : public ServingEngine {
           storage::DevicePool::create(request.layout, {.rows = sizes.device_pages, .metadata = sizes.metadata_pages},
                                       kernels::cuda::device_pool_memory);
       if (!device) return device.error();
-      return std::shared_ptr<model::StepExecutor>(std::make_shared<model::DeviceStepRunner>(
-          std::move(engine_), std::move(device).value(), std::move(host).value(), std::move(keeper),
-          limits_of(config, request)));
+      auto replaced = selection_model(config, request, keeper.get());
+      if (!replaced) return replaced.error();
+      auto runner = std::make_shared<model::DeviceStepRunner>(std::move(engine_), std::move(device).value(),
+                                                              std::move(host).value(), std::move(keeper),
+                                                              limits_of(config, request));
+      runner->set_selection_model(std::move(replaced).value());
+      runner->set_synthetic_prompts(config.synthetic_prompts);
+      return std::shared_ptr<model::StepExecutor>(std::move(runner));
     });
   }
 
  private:
+  // Options that only make sense where the answers are random anyway.
+  static Result<void> check_measuring(const ServerConfig& config) {
+    const bool dummy = config.load_format == "dummy";
+    if (config.synthetic_prompts && !dummy)
+      return invalid_argument("--fill-kv synthetic makes answers random: use --load-format dummy with it", "--fill-kv");
+    if (config.selection_model.empty()) return {};
+    if (!dummy) {
+      return invalid_argument("--selection-model makes answers random: use --load-format dummy with it",
+                              "--selection-model");
+    }
+    if (const auto model = sparse::parse_selection_model(config.selection_model); !model) return model.error();
+    return {};
+  }
+
+  // Null: none.
+  Result<std::unique_ptr<const sparse::DeviceSelectionModel>> selection_model(
+      const ServerConfig& config, const EngineRequest& request, const sparse::SelectionAlgorithm* keeper) {
+    if (config.selection_model.empty()) return std::unique_ptr<const sparse::DeviceSelectionModel>();
+    if (keeper == nullptr)
+      return invalid_argument("--selection-model: with dense attention (--algorithm) there are no selections",
+                              "--selection-model");
+    const auto model = sparse::parse_selection_model(config.selection_model);
+    if (!model) return model.error();
+    return sparse::DeviceSelectionModel::create(model.value(), request.layout.rows.layers, keeper->block_tokens(),
+                                                *engine_.backend);
+  }
+
   static model::DeviceRunnerLimits limits_of(const ServerConfig& config, const EngineRequest& request) {
     return {.max_batch = config.max_batch,
             .prefill_chunk = config.prefill_chunk,

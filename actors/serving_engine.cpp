@@ -30,6 +30,10 @@ class CpuEngine final : public ServingEngine {
     if (config.compute_type == ComputeTypeChoice::kBF16) {
       return invalid_argument("--compute-dtype bf16: the CPU computes in f32", "--compute-dtype");
     }
+    if (!config.selection_model.empty())
+      return invalid_argument("--selection-model measures a GPU: use --device cuda with it", "--selection-model");
+    if (config.synthetic_prompts)
+      return invalid_argument("--fill-kv synthetic measures a GPU: use --device cuda with it", "--fill-kv");
     if (config.gpu_memory_bytes > 0) log_warn("--gpu-memory has no effect: the server runs on the CPU");
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
     if (config.kv_dtype == KvDTypeChoice::kAuto) config.kv_dtype = KvDTypeChoice::kF32;

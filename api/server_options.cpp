@@ -206,6 +206,14 @@ std::vector<ServerOption> selection_options() {
       {"trace-selections", kSelection, "FILE",
        "Record every selection in this file, for hotset inspect and hotset replay (default: none)",
        text(&C::trace_selections)},
+      {"selection-model", kSelection, "MODEL",
+       "For measurements with --load-format dummy on a GPU: selections by churn=P, where a share P of 0 to 1 changes "
+       "from token to token, or as recorded by --trace-selections, trace=FILE (default: none)",
+       text(&C::selection_model)},
+      {"fill-kv", kSelection, "computed|synthetic",
+       "synthetic: for the same measurements, prompts are random cache rows, computed for their last token alone "
+       "(default: computed)",
+       choice(&C::synthetic_prompts, {{"computed", false}, {"synthetic", true}})},
   };
 }
 

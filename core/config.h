@@ -61,6 +61,10 @@ struct ServerConfig {
   std::string cache_dir;         // what is kept between starts; empty: $XDG_CACHE_HOME/hotset, ~/.cache/hotset
   std::string trace_selections;  // file that every selection is recorded in; empty: none
 
+  // measurements with dummy weights on a GPU
+  std::string selection_model;     // takes the place of the model's selections; empty: none
+  bool synthetic_prompts = false;  // a prompt's rows are random numbers instead of being computed
+
   std::string log_level = "info";
 };
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "benchmarks/cuda/graph_time.h"
+#include "benchmarks/target_models.h"
 #include "kernels/cuda/mapped_pool.h"
 #include "kernels/cuda/random_fill.h"
 #include "kernels/cuda/selection/store_metadata.h"
@@ -14,8 +15,6 @@
 #include "model/device_engine.h"
 #include "model/dummy_weights.h"
 #include "model/kv_layout.h"
-#include "sparse/dsa.h"
-#include "sparse/low_rank.h"
 
 namespace hotset {
 namespace {
@@ -32,27 +31,11 @@ T require(Result<T> result) {
   return std::move(result).value();
 }
 
-std::shared_ptr<const sparse::SelectionAlgorithm> algorithm_of(const DecodeBedOptions& options) {
-  const model::ModelConfig& config = options.config;
-  if (config.indexer)
-    return require(
-        sparse::make_dsa({.top_k = config.indexer->top_k, .dim = config.indexer->dim, .dtype = options.dtype}));
-  const KvGeometry rows = model::kv_geometry_of(config, options.dtype);
-  const sparse::IndexBasis shape{.layers = rows.layers,
-                                 .kv_heads = rows.kv_heads,
-                                 .key_dim = rows.key_dim,
-                                 .rank = sparse::default_index_rank(rows.key_dim, false),
-                                 .u = {}};
-  return require(sparse::make_low_rank(
-      {.budget = options.budget,
-       .basis = std::make_shared<const sparse::IndexBasis>(sparse::random_index_basis(shape, 2))}));
-}
-
 }  // namespace
 
 DecodeBed::DecodeBed(const DecodeBedOptions& options)
     : options_(options),
-      algorithm_(algorithm_of(options)),
+      algorithm_(target_algorithm(options.config, options.dtype, options.budget)),
       hot_shape_(require(sparse::hot_buffer_shape_for(*algorithm_, std::nullopt, options.hot_buffer))),
       layout_(model::kv_layout_of(options.config, options.dtype, algorithm_->metadata())) {
   model::DeviceEngine engine = require(model::open_device_engine(kernels::ElementType::kBF16));
@@ -94,8 +77,7 @@ DecodeBed::DecodeBed(const DecodeBedOptions& options)
                                                                           .max_tokens = options_.max_tokens,
                                                                           .largest_hot = hot_shape_,
                                                                           .max_selected = algorithm_->max_blocks()});
-  probe_ =
-      std::make_unique<StepProbe>(stream_->get(), layout_.rows.layers, options_.max_batch, algorithm_->max_blocks());
+  probe_ = std::make_unique<StepProbe>(stream_->get());
   fill_pools();
 }
 
@@ -108,15 +90,11 @@ void DecodeBed::fill_pools() {
       std::max(rows.key_elements() + rows.value_elements(), std::int64_t{metadata.kv_heads} * metadata.dim);
   std::vector<std::int64_t> slots(kPages * kPageTokens);
   std::iota(slots.begin(), slots.end(), 0);
-  std::vector<std::int32_t> pages, offsets;
-  for (const std::int64_t slot : slots) {
-    pages.push_back(static_cast<std::int32_t>(slot / kPageTokens));
-    offsets.push_back(static_cast<std::int32_t>(slot % kPageTokens));
-  }
+  std::vector<std::int32_t> pages(kPages);
+  std::iota(pages.begin(), pages.end(), 0);
   const auto numbers = backend_->array<float>(kPages * kPageTokens * width);
   const auto all_slots = backend_->array_of(std::span<const std::int64_t>(slots));
   const auto all_pages = backend_->array_of(std::span<const std::int32_t>(pages));
-  const auto all_offsets = backend_->array_of(std::span<const std::int32_t>(offsets));
   kernels::Array<float> basis;
   if (algorithm_->basis() != nullptr) basis = backend_->array_of(algorithm_->basis()->of(0));
   cuda::launch_random_fill({.numbers = kernels::random_rows(7, 1.0F, width),
@@ -140,9 +118,9 @@ void DecodeBed::fill_pools() {
                                  .keys = numbers.data(),
                                  .stride = width,
                                  .basis = basis.data(),
-                                 .pool = metadata_pool_ + page * metadata.page_bytes(),
-                                 .pages = all_pages.data(),
-                                 .offsets = all_offsets.data(),
+                                 .target = {.pool = metadata_pool_ + page * metadata.page_bytes(),
+                                            .pages = all_pages.data(),
+                                            .positions = all_slots.data()},
                                  .rows = std::min(kPages, metadata_pages_ - page) * kPageTokens},
                                 stream_->get());
   }
@@ -237,11 +215,8 @@ DecodeTimes DecodeBed::run(const DecodeCase& one, double churn, int steps) {
   using Clock = std::chrono::steady_clock;
   HS_CHECK(steps + 2 * kWarmUp < kGrowth, "the sequences stay within the context");
   DecodeTimes times;
-  const bool forces = !options_.config.indexer;
-  probe_->begin({.sink = forces ? 4 : 0,
-                 .window = forces ? static_cast<std::int32_t>(algorithm_->window_tokens()) : 0,
-                 .length = one.context - kGrowth,
-                 .share = static_cast<float>(churn)});
+  runner_->set_selection_model(require(sparse::DeviceSelectionModel::create(
+      sparse::ChurnModel{.share = churn}, layout_.rows.layers, algorithm_->block_tokens(), *backend_)));
   model::StepPlan plan = first_plan(one);
   probe_->take_parts(true);
   runner_->set_probe(probe_.get());

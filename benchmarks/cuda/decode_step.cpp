@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "benchmarks/cuda/decode_bed.h"
+#include "benchmarks/target_models.h"
 #include "core/check.h"
 
 namespace hotset {
@@ -16,46 +17,6 @@ namespace {
 constexpr double kDeviceBytes = 4.2e12;  // a second: what reads reach on an H200
 constexpr double kBusBytes = 50e9;
 constexpr std::int64_t kHostBytes = std::int64_t{16} << 30;
-
-// Llama-3.1-8B.
-model::ModelConfig llama_8b() {
-  return {.architecture = model::Architecture::kLlama,
-          .name = "Llama-3.1-8B",
-          .vocabulary = 128256,
-          .hidden = 4096,
-          .intermediate = 14336,
-          .layers = 32,
-          .heads = 32,
-          .kv_heads = 8,
-          .head_dim = 128,
-          .rotary_dim = 128,
-          .rms_epsilon = 1e-5,
-          .max_positions = 131072,
-          .rope_theta = 5e5};
-}
-
-// DeepSeek-V3.2 with 8 experts in place of 256, so that it fits one GPU: a token reads as many as the real one.
-model::ModelConfig deepseek_v32() {
-  model::ModelConfig config{.architecture = model::Architecture::kDeepseekV32,
-                            .name = "DeepSeek-V3.2, 8 experts",
-                            .vocabulary = 129280,
-                            .hidden = 7168,
-                            .intermediate = 18432,
-                            .layers = 61,
-                            .heads = 128,
-                            .kv_heads = 128,
-                            .head_dim = 192,
-                            .rotary_dim = 64,
-                            .max_positions = 163840};
-  config.latent = {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
-  config.experts = {
-      .count = 8, .per_token = 8, .correction_bias = true, .scaling_factor = 2.5, .intermediate = 2048, .shared = 1};
-  config.experts->sparse_layer.assign(61, true);
-  std::fill_n(config.experts->sparse_layer.begin(), 3, false);
-  config.indexer = {.heads = 64, .dim = 128, .top_k = 2048};
-  config.indexer->full_layer.assign(61, true);
-  return config;
-}
 
 const char* name(DecodeMode mode) {
   return mode == DecodeMode::kDense ? "dense" : mode == DecodeMode::kResident ? "resident" : "hot";

@@ -95,7 +95,9 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
                              "debug",     "--model-name",
                              "n",         "--content-special-tokens",
                              "off",       "--trace-selections",
-                             "t.trace"});
+                             "t.trace",   "--selection-model",
+                             "churn=0.1", "--fill-kv",
+                             "synthetic"});
   EXPECT_EQ(config.model, "m.gguf");
   EXPECT_EQ(config.host, "::1");
   EXPECT_EQ(config.port, 9);
@@ -124,6 +126,8 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
   EXPECT_EQ(config.model_name, "n");
   EXPECT_FALSE(config.content_special_tokens);
   EXPECT_EQ(config.trace_selections, "t.trace");
+  EXPECT_EQ(config.selection_model, "churn=0.1");
+  EXPECT_TRUE(config.synthetic_prompts);
 }
 
 TEST_F(OptionsTest, DefaultsInTheHelpAreTheRealOnes) {
