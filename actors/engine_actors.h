@@ -1,5 +1,5 @@
 // The actors of an engine between its coordinator and its device: Algorithm, SparseKVCacheManager, BackendAdaptor,
-// CpuStream and the host TierStore. Each is a shell around a plain class of nearly the same name.
+// ComputeStream and the host TierStore. Each is a shell around a plain class of nearly the same name.
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -23,11 +23,13 @@ SparseKVCacheManagerActor spawn_cache_manager(caf::actor_system& system, const K
                                               BackendAdaptorActor adaptor, TierStoreActor host_tier,
                                               SharedEngineMetrics metrics);
 
-BackendAdaptorActor spawn_backend_adaptor(caf::actor_system& system, CpuStreamActor stream);
+BackendAdaptorActor spawn_backend_adaptor(caf::actor_system& system, ComputeStreamActor stream);
 
-// `detached`: with a thread of its own, which alone runs and destroys the executor (tests: false).
-CpuStreamActor spawn_cpu_stream(caf::actor_system& system, std::shared_ptr<model::StepExecutor> executor,
-                                std::shared_ptr<const Clock> clock, SparseCoordinatorActor coordinator, bool detached);
+// `detached`: with a thread of its own, which alone runs and destroys the executor, and another one that waits for the
+// device (tests: false).
+ComputeStreamActor spawn_compute_stream(caf::actor_system& system, std::shared_ptr<model::StepExecutor> executor,
+                                        std::shared_ptr<const Clock> clock, SparseCoordinatorActor coordinator,
+                                        bool detached);
 
 TierStoreActor spawn_host_tier(caf::actor_system& system, std::int64_t capacity_pages, SharedEngineMetrics metrics);
 

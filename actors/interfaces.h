@@ -70,10 +70,19 @@ using BackendAdaptorActor = caf::typed_actor<
     // Builds the StepPlan and passes it on to the stream.
     caf::reacts_to<AdaptStep>>;
 
-// One per stream; detached; alone may call the device. The CPU backend's twin of a GPU stream.
-using CpuStreamActor = caf::typed_actor<
-    // Runs the step and sends StepDone, or StepFailed once and nothing from then on, to the coordinator.
-    caf::reacts_to<RunStep>>;
+// One per engine; detached; alone may call the device, and queues on all of its streams: which copy comes before which
+// launch is then plain from one thread's order. It never waits for a GPU.
+using ComputeStreamActor = caf::typed_actor<
+    // Begins the step; once it is done, sends StepDone, or StepFailed once and nothing from then on, to the
+    // coordinator.
+    caf::reacts_to<RunStep>,
+    // The device has done the oldest step.
+    caf::reacts_to<StepReached>>;
+
+// One per GPU; detached: waits for steps, in their order, so that nobody else has to.
+using StepWaiterActor = caf::typed_actor<
+    // Sends StepReached when the device has done the step.
+    caf::reacts_to<AwaitStep>>;
 
 // One per tier below the device. This one keeps the books of the host tier; it moves no bytes.
 using TierStoreActor = caf::typed_actor<

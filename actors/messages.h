@@ -16,6 +16,7 @@
 #include "actors/step_draft.h"
 #include "actors/tier_page.h"
 #include "core/result.h"
+#include "model/step_executor.h"
 #include "model/step_plan.h"
 
 namespace hotset::actors {
@@ -63,6 +64,12 @@ struct AdaptStep {
 };
 struct RunStep {
   std::shared_ptr<const model::StepPlan> plan;
+};
+struct AwaitStep {
+  std::shared_ptr<const model::PendingStep> step;
+};
+struct StepReached {
+  std::string failure;  // not empty: the device is broken
 };
 struct StepDone {
   std::shared_ptr<const model::StepResult> result;
@@ -116,6 +123,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::PlanSelection)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::PlanPages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AdaptStep)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::RunStep)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::AwaitStep)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepReached)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepDone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::StepFailed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hotset::actors::Proceed)

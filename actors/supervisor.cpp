@@ -109,7 +109,8 @@ ProcessActors spawn_process(caf::actor_system& system, SupervisorParts parts) {
                                                .health = parts.health,
                                                .metrics = parts.engine_metrics,
                                                .clock = serving.clock});
-  out.stream = spawn_cpu_stream(system, std::move(serving.executor), serving.clock, out.coordinator, parts.own_threads);
+  out.stream =
+      spawn_compute_stream(system, std::move(serving.executor), serving.clock, out.coordinator, parts.own_threads);
   out.adaptor = spawn_backend_adaptor(system, out.stream);
   out.host_tier = spawn_host_tier(system, serving.pools.host_pages, parts.engine_metrics);
   out.manager = spawn_cache_manager(system, serving.pools, out.adaptor, out.host_tier, parts.engine_metrics);

@@ -30,7 +30,7 @@ struct ProcessActors {
   AlgorithmActor algorithm;
   SparseKVCacheManagerActor manager;
   BackendAdaptorActor adaptor;
-  CpuStreamActor stream;
+  ComputeStreamActor stream;
   TierStoreActor host_tier;
   SupervisorActor supervisor;
 };

@@ -1,4 +1,4 @@
-// Executes step plans: cache operations, forward pass, write-through, sampling. What CpuStream wraps.
+// Executes step plans: cache operations, forward pass, write-through, sampling. What the CPU's ComputeStream wraps.
 // Thread: one stream; plans run in the order of the calls.
 #pragma once
 

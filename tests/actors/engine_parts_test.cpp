@@ -156,6 +156,11 @@ TEST(HostTierCore, PagesByIdentity) {
   EXPECT_TRUE(tier.healthy());
 }
 
+model::StepResult run(StreamCore& stream, const model::StepPlan& plan) {
+  EXPECT_EQ(stream.begin(plan).value(), nullptr);
+  return stream.finish().value();
+}
+
 TEST(StreamCore, IdleTimeCountsOnlyWhileASequenceWasRunning) {
   auto clock = std::make_shared<ManualClock>();
   StreamCore stream(std::make_shared<fakes::ScriptedExecutor>(), clock);
@@ -164,22 +169,50 @@ TEST(StreamCore, IdleTimeCountsOnlyWhileASequenceWasRunning) {
   plan.sequences[0].state = std::make_shared<model::SequenceState>();
   plan.sequences[0].rows = 1;
   clock->advance_ns(50);
-  EXPECT_EQ(stream.run(plan).value().stats.idle_ns, 0);
+  EXPECT_EQ(run(stream, plan).stats.idle_ns, 0);
   clock->advance_ns(7);
   plan.sequences[0].first_position = 1;
-  EXPECT_EQ(stream.run(plan).value().stats.idle_ns, 7);
+  EXPECT_EQ(run(stream, plan).stats.idle_ns, 7);
   clock->advance_ns(1000);
   plan.sequences[0].state = std::make_shared<model::SequenceState>();
   plan.sequences[0].first_position = 0;  // a new sequence: nobody waited
-  EXPECT_EQ(stream.run(plan).value().stats.idle_ns, 0);
+  EXPECT_EQ(run(stream, plan).stats.idle_ns, 0);
 }
 
 TEST(StreamCore, AThrowingExecutorBreaksTheStream) {
   auto executor = std::make_shared<fakes::ScriptedExecutor>();
   executor->throw_at = 1;
   StreamCore stream(executor, std::make_shared<ManualClock>());
-  EXPECT_FALSE(stream.run({}).ok());
+  EXPECT_FALSE(stream.begin({}).ok());
   EXPECT_TRUE(stream.broken());
+}
+
+TEST(StreamCore, AStepThatIsBegunInAdvanceWaitedForNothing) {
+  auto clock = std::make_shared<ManualClock>();
+  StreamCore stream(std::make_shared<fakes::PendingExecutor>(), clock);
+  model::StepPlan plan{.step = 1};
+  plan.sequences.resize(1);
+  plan.sequences[0].state = std::make_shared<model::SequenceState>();
+  plan.sequences[0].rows = 1;
+  EXPECT_NE(stream.begin(plan).value(), nullptr);
+  plan.step = 2;
+  plan.sequences[0].first_position = 1;
+  plan.deferred = {SequenceId{7}};
+  EXPECT_NE(stream.begin(plan).value(), nullptr);
+  clock->advance_ns(5);
+  const model::StepResult first = stream.finish().value();
+  EXPECT_EQ(first.step, 1U);
+  EXPECT_TRUE(first.deferred.empty());
+  clock->advance_ns(5);
+  const model::StepResult second = stream.finish().value();
+  EXPECT_EQ(second.step, 2U);
+  EXPECT_EQ(second.deferred, plan.deferred);
+  EXPECT_EQ(second.stats.idle_ns, 0);
+  plan.step = 3;
+  plan.sequences[0].first_position = 2;
+  clock->advance_ns(9);
+  EXPECT_NE(stream.begin(plan).value(), nullptr);
+  EXPECT_EQ(stream.finish().value().stats.idle_ns, 9);
 }
 
 TEST(EngineHealth, StallsRecoverFailuresDoNot) {

@@ -128,6 +128,36 @@ class ScriptedExecutor : public model::StepExecutor {
   std::function<std::int32_t(SequenceId, std::int64_t position)> script;
 };
 
+// The same answers, from a device that runs its steps elsewhere: begun is not done.
+class PendingExecutor final : public ScriptedExecutor {
+ public:
+  // Steps end when they are waited for.
+  std::shared_ptr<const model::PendingStep> begin(const model::StepPlan& plan) override {
+    EXPECT_EQ(ScriptedExecutor::begin(plan), nullptr);
+    most_begun = std::max(most_begun, ++begun);
+    return std::make_shared<Step>(steps == break_at);
+  }
+  model::StepResult finish() override {
+    --begun;
+    return ScriptedExecutor::finish();
+  }
+
+  std::int64_t begun = 0, most_begun = 0;
+  std::int64_t break_at = -1;  // waiting for that step throws
+
+ private:
+  class Step final : public model::PendingStep {
+   public:
+    explicit Step(bool breaks) : breaks_(breaks) {}
+    void wait() const override {
+      if (breaks_) throw std::runtime_error("scripted");
+    }
+
+   private:
+    bool breaks_;
+  };
+};
+
 class RecordingSink final : public ResponseSink {
  public:
   void on_started(GenerationStarted value) override {

@@ -15,6 +15,7 @@
 namespace hotset::actors {
 namespace {
 
+using fakes::PendingExecutor;
 using fakes::RecordingSink;
 using fakes::ScriptedExecutor;
 
@@ -24,7 +25,8 @@ struct TestConfig : ActorConfig {
 
 class ServingActorsTest : public testing::Test {
  protected:
-  ServingActorsTest() {
+  ServingActorsTest() : ServingActorsTest(std::make_shared<ScriptedExecutor>()) {}
+  explicit ServingActorsTest(std::shared_ptr<ScriptedExecutor> executor) : executor_(std::move(executor)) {
     PromptEncoderParts text;
     text.tokenizer = fakes::byte_tokenizer();
     text.vocabulary = fakes::kVocabulary;
@@ -95,7 +97,7 @@ class ServingActorsTest : public testing::Test {
 
   MetricsRegistry registry_;
   std::shared_ptr<ManualClock> clock_ = std::make_shared<ManualClock>();
-  std::shared_ptr<ScriptedExecutor> executor_ = std::make_shared<ScriptedExecutor>();
+  std::shared_ptr<ScriptedExecutor> executor_;
   std::shared_ptr<OpenRequests> open_ = std::make_shared<OpenRequests>();
   std::shared_ptr<EngineHealth> health_ = std::make_shared<EngineHealth>(clock_, 1000);
   TestConfig config_;
@@ -113,6 +115,36 @@ TEST_F(ServingActorsTest, AnswersARequest) {
   EXPECT_EQ(executor_->rows, 40 + 29);
   EXPECT_EQ(executor_->steps, 3 + 29);
   expect_idle();
+}
+
+class PendingStepsTest : public ServingActorsTest {
+ protected:
+  PendingStepsTest() : ServingActorsTest(std::make_shared<PendingExecutor>()) {}
+  PendingExecutor& executor() { return dynamic_cast<PendingExecutor&>(*executor_); }
+};
+
+TEST_F(PendingStepsTest, AStepIsBegunWhileTheOneBeforeRuns) {
+  const auto first = generate(std::string(40, 'x'), 30);
+  const auto second = generate(std::string(17, 'y'), 12);
+  run();
+  ASSERT_TRUE(first->usage) << (first->error ? first->error->message : "no end");
+  ASSERT_TRUE(second->usage);
+  EXPECT_EQ(first->choices.at(0).text, answer(40, 30));
+  EXPECT_EQ(second->choices.at(0).text, answer(17, 12));
+  EXPECT_EQ(executor().most_begun, 2);
+  EXPECT_EQ(executor().begun, 0);
+  expect_idle();
+}
+
+TEST_F(PendingStepsTest, ADeviceThatBreaksDuringAStepFailsTheRequests) {
+  executor().break_at = 5;
+  const auto first = generate(std::string(40, 'x'), 30);
+  const auto second = generate(std::string(17, 'y'), 12);
+  run();
+  ASSERT_TRUE(first->error);
+  ASSERT_TRUE(second->error);
+  EXPECT_EQ(first->error->code, ErrorCode::kInternal);
+  EXPECT_EQ(health_->report(0).state, HealthState::kUnhealthy);
 }
 
 TEST_F(ServingActorsTest, AnswersMoreThanFitAtOnceInTurn) {
