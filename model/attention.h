@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/activations.h"
@@ -35,7 +36,25 @@ struct AttentionShape {
   float scale = 1.0F;  // multiplies q.k
 };
 
-// One layer's inputs and output, row-major, rows in batch order; everything after RoPE.
+// What q and k of a layer still lack when who keeps the rows does it while it writes them (KvAttention::finishes_rows):
+// the RMSNorm of each head where there is a weight (latent: of the first value_dim channels of k), then RoPE of its
+// first channels (latent: of those behind them, of k alone). Formulas of kernels/dense_backend.h.
+struct UnfinishedRows {
+  float* q = nullptr;  // those of LayerAttention, to be finished in place; latent: null, the queries are done
+  float* k = nullptr;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float epsilon = 1e-6F;
+  const float* inv_freq = nullptr;
+  std::int32_t rotary_dim = 0;
+  float attention_factor = 1.0F;
+  // Where there is an index_k: its LayerNorm, then RoPE of its first channels.
+  const float* index_norm = nullptr;
+  const float* index_bias = nullptr;
+  float index_epsilon = 1e-6F;
+};
+
+// One layer's inputs and output, row-major, rows in batch order; everything after RoPE but what is unfinished.
 struct LayerAttention {
   LayerId layer;
   const float* q = nullptr;     // [rows, heads * key_dim]; latent: absorbed; rows of dense prompts are not read
@@ -54,11 +73,14 @@ struct LayerAttention {
   const float* index_weights = nullptr;  // [rows, index_heads], every constant factor in them
   std::int32_t index_heads = 0;
   bool shares_selection = false;  // uses the selections of the layer before instead of making its own
+  std::optional<UnfinishedRows> unfinished;
 };
 
 class KvAttention {
  public:
   virtual ~KvAttention() = default;
+  // Whether run() is given unfinished rows, and finishes them, or finished ones.
+  [[nodiscard]] virtual bool finishes_rows() const { return false; }
   // Keeps the layer's new rows and attends. `slices`: of the step, in batch order, generated tokens first.
   virtual void run(std::uint64_t step, const LayerAttention& layer, std::span<const SequenceSlice> slices) = 0;
 };

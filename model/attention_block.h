@@ -15,6 +15,7 @@ struct StepRows {
   std::int64_t count = 0;
   const std::int64_t* positions = nullptr;  // [count], the device's
   std::span<const SequenceSlice> slices;
+  bool left_unfinished = false;  // for a KvAttention that finishes them
 };
 
 class AttentionBlock {
@@ -22,8 +23,8 @@ class AttentionBlock {
   virtual ~AttentionBlock() = default;
   [[nodiscard]] virtual AttentionShape shape() const = 0;
 
-  // Queries and keys of `normed` [count, hidden], after RoPE. What the result points to is the block's workspace, valid
-  // until the next project().
+  // Queries and keys of `normed` [count, hidden], after RoPE or unfinished. What the result points to is the block's
+  // workspace, valid until the next project().
   virtual LayerAttention project(LayerId layer, const StepRows& rows, kernels::Activations normed) = 0;
 
   // Adds the output projection of what attention has written to the last project()'s contexts to `residual`

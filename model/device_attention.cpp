@@ -7,11 +7,9 @@
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/load_keys.h"
 #include "kernels/cuda/prefill_attention.h"
-#include "kernels/cuda/row_places.h"
 #include "kernels/cuda/selection/block_scores.h"
 #include "kernels/cuda/selection/index_scores.h"
 #include "kernels/cuda/selection/low_rank_scores.h"
-#include "kernels/cuda/selection/store_metadata.h"
 #include "kernels/cuda/selection/top_k.h"
 #include "kernels/cuda/slot_lists.h"
 #include "kernels/cuda/sparse_attention.h"
@@ -50,10 +48,6 @@ DeviceAttention::DeviceAttention(const AttentionShape& shape, const ModelWeights
       keeper_(keeper),
       limits_(limits) {
   const sparse::DeviceTables& tables = kv.tables();
-  const std::int64_t rows = std::max<std::int64_t>(limits.max_prompt_rows, tables.max_batch);
-  new_slots_ = backend.array<std::int64_t>(rows);
-  new_pages_ = backend.array<std::int32_t>(rows);
-  new_offsets_ = backend.array<std::int32_t>(rows);
   const std::int64_t listed = std::max<std::int64_t>(kSelectedRows, tables.max_batch);
   list_counts_ = backend.array<std::int32_t>(listed);
   arrivals_ = backend.array<std::int32_t>(listed * shape.heads);
@@ -101,43 +95,63 @@ void DeviceAttention::run(std::uint64_t /*step*/, const LayerAttention& layer,
 }
 
 void DeviceAttention::store(const LayerAttention& layer, const Targets& targets) {
-  const MetadataGeometry& metadata = kv_.layout().metadata;
-  const bool index_keys = metadata.kind == MetadataGeometry::Kind::kIndexKeys;
-  const float* const keys = index_keys ? layer.index_k : layer.k;
-  const bool keeps = keeper_ != nullptr && metadata_layer(layer.layer) >= 0 && keys != nullptr;
-  cuda::launch_row_places({.positions = targets.positions,
-                           .rows = targets.rows,
-                           .row_stride = targets.row_stride,
-                           .slots = new_slots_.data(),
-                           .metadata_positions = targets.metadata_positions,
-                           .metadata_pages = keeps ? targets.metadata_pages : nullptr,
-                           .metadata_stride = targets.metadata_stride,
-                           .pages = new_pages_.data(),
-                           .offsets = new_offsets_.data(),
-                           .count = targets.count},
-                          stream_.get());
+  const UnfinishedRows& rows = *layer.unfinished;
   const KvGeometry& geometry = kv_.geometry();
-  cuda::launch_store_rows({.geometry = geometry,
-                           .k = layer.k,
-                           .k_stride = stride_of(layer, geometry.key_elements()),
-                           .v = layer.v,
-                           .v_stride = stride_of(layer, geometry.value_elements()),
-                           .pool = targets.row_pool,
-                           .slots = new_slots_.data(),
-                           .rows = targets.count},
-                          stream_.get());
-  if (!keeps) return;
-  cuda::launch_store_metadata(
-      {.geometry = metadata,
-       .keys = keys,
-       .stride = index_keys ? std::int64_t{metadata.kv_heads} * metadata.dim
-                            : stride_of(layer, std::int64_t{metadata.kv_heads} * metadata.dim),
-       .basis = basis_.empty() ? nullptr : basis_[static_cast<std::size_t>(layer.layer.value())].data(),
-       .pool = targets.metadata_pool,
-       .pages = new_pages_.data(),
-       .offsets = new_offsets_.data(),
-       .rows = targets.count},
-      stream_.get());
+  const cuda::NewRowRotation rotation{rows.inv_freq, rows.rotary_dim, rows.attention_factor};
+  const bool index_keys = kv_.layout().metadata.kind == MetadataGeometry::Kind::kIndexKeys;
+  cuda::NewRowMetadata metadata;
+  if (keeper_ != nullptr && targets.metadata.pages != nullptr && (!index_keys || layer.index_k != nullptr)) {
+    metadata = {.geometry = kv_.layout().metadata,
+                .target = targets.metadata,
+                .basis = basis_.empty() ? nullptr : basis_[static_cast<std::size_t>(layer.layer.value())].data()};
+  }
+  const std::int64_t k_stride = stride_of(layer, geometry.key_elements());
+  if (geometry.layout == KvGeometry::Layout::kLatent) {
+    cuda::LatentRowsParams params{.geometry = geometry,
+                                  .targets = targets.rows,
+                                  .rotation = rotation,
+                                  .in = rows.k,
+                                  .in_stride = k_stride,
+                                  .norm = rows.k_norm,
+                                  .epsilon = rows.epsilon,
+                                  .out = index_keys ? nullptr : rows.k,
+                                  .out_stride = k_stride,
+                                  .metadata = metadata,
+                                  .rows = targets.count,
+                                  .follows_product = true};
+    if (metadata.geometry.kind == MetadataGeometry::Kind::kIndexKeys) {
+      params.index_keys = {.in = layer.index_k,
+                           .in_stride = metadata.geometry.dim,
+                           .norm = rows.index_norm,
+                           .bias = rows.index_bias,
+                           .epsilon = rows.index_epsilon,
+                           .rotation = rotation};
+    }
+    cuda::launch_latent_rows(params, stream_.get());
+    return;
+  }
+  const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
+  cuda::launch_grouped_rows({.geometry = geometry,
+                             .targets = targets.rows,
+                             .rotation = rotation,
+                             .q = rows.q,
+                             .q_stride = q_stride,
+                             .k = rows.k,
+                             .k_stride = k_stride,
+                             .v = layer.v,
+                             .v_stride = stride_of(layer, geometry.value_elements()),
+                             .q_norm = rows.q_norm,
+                             .k_norm = rows.k_norm,
+                             .epsilon = rows.epsilon,
+                             .q_out = rows.q,
+                             .q_out_stride = q_stride,
+                             .k_out = rows.k,
+                             .k_out_stride = k_stride,
+                             .metadata = metadata,
+                             .rows = targets.count,
+                             .heads = shape_.heads,
+                             .follows_product = true},
+                            stream_.get());
 }
 
 void DeviceAttention::decode(const LayerAttention& layer) {
@@ -146,13 +160,11 @@ void DeviceAttention::decode(const LayerAttention& layer) {
   const std::int32_t metadata = metadata_layer(layer.layer);
   using Part = DecodeProbe::Part;
   tell_probe(Part::kProjected, layer.layer);
-  store(layer, {.positions = batch_->positions(),
-                .metadata_positions = batch_->metadata_positions(),
-                .rows = rows,
-                .row_pool = kv_.row_pool(),
-                .metadata_pages = metadata < 0 ? nullptr : tables.metadata_of(0, metadata),
-                .metadata_stride = tables.metadata_layers * tables.pages,
-                .metadata_pool = kv_.metadata_pool(),
+  store(layer, {.rows = {.tables = rows, .positions = batch_->positions(), .pool = kv_.row_pool()},
+                .metadata = {.pool = kv_.metadata_pool(),
+                             .pages = metadata < 0 ? nullptr : tables.metadata_of(0, metadata),
+                             .page_stride = tables.metadata_layers * tables.pages,
+                             .positions = batch_->metadata_positions()},
                 .count = decode_.rows});
   tell_probe(Part::kStored, layer.layer);
   if (!layer.shares_selection) {
@@ -345,13 +357,13 @@ void DeviceAttention::keep_prompt(const LayerAttention& layer) {
   const std::int64_t first = slice_->first_position;
   const std::int64_t end = first + slice_->rows;
   if (!streamed()) {
-    store(layer, {.positions = positions_,
-                  .metadata_positions = metadata_positions_,
-                  .rows = tables.hot_rows_of(layer.layer) + tables.max_batch,
-                  .row_stride = 0,
-                  .row_pool = kv_.row_pool(),
-                  .metadata_pages = metadata < 0 ? nullptr : tables.metadata_of(tables.max_batch, metadata),
-                  .metadata_pool = kv_.metadata_pool(),
+    store(layer, {.rows = {.tables = tables.hot_rows_of(layer.layer) + tables.max_batch,
+                           .table_stride = 0,
+                           .positions = positions_,
+                           .pool = kv_.row_pool()},
+                  .metadata = {.pool = kv_.metadata_pool(),
+                               .pages = metadata < 0 ? nullptr : tables.metadata_of(tables.max_batch, metadata),
+                               .positions = metadata_positions_},
                   .count = slice_->rows});
   } else {
     const bool whole = streams_whole_layers();
@@ -368,14 +380,11 @@ void DeviceAttention::keep_prompt(const LayerAttention& layer) {
     const std::int64_t known = whole ? 0 : first / kPageTokens * kPageTokens;
     if (keeps)
       kv_.move_parked_metadata(*slice_->kv, metadata, known, first, kept, Direction::kToDevice, *slice_->traffic);
-    store(layer, {.positions = positions_,
-                  .metadata_positions = metadata_positions_,
-                  .rows = streamed_row_.data(),
-                  .row_stride = 0,
-                  .row_pool = rows,
-                  .metadata_pages = keeps ? own_pages_.data() + 1 : nullptr,
-                  .metadata_pool = kept,
-                  .count = slice_->rows});
+    store(
+        layer,
+        {.rows = {.tables = streamed_row_.data(), .table_stride = 0, .positions = positions_, .pool = rows},
+         .metadata = {.pool = kept, .pages = keeps ? own_pages_.data() + 1 : nullptr, .positions = metadata_positions_},
+         .count = slice_->rows});
     kv_.move_parked_rows(*slice_->kv, layer.layer, first, end, rows, buffer, Direction::kToHost, *slice_->traffic);
     if (keeps) kv_.move_parked_metadata(*slice_->kv, metadata, first, end, kept, Direction::kToHost, *slice_->traffic);
   }

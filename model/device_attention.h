@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/new_rows.h"
 #include "kernels/cuda/sparse_diff.h"
 #include "kernels/cuda/swap_totals.h"
 #include "kernels/dense_backend.h"
@@ -44,6 +45,7 @@ class DeviceAttention final : public KvAttention {
   // `positions`: [rows] on the device; `metadata_positions`: the same, or negative where nothing is kept.
   void begin_prompt(const SequenceSlice& slice, const std::int64_t* positions, const std::int64_t* metadata_positions);
 
+  [[nodiscard]] bool finishes_rows() const override { return true; }
   void run(std::uint64_t step, const LayerAttention& layer, std::span<const SequenceSlice> slices) override;
   // Of the begun prompt: keeps the layer's rows and metadata, as run() does, and attends to nothing.
   void keep_prompt(const LayerAttention& layer);
@@ -62,16 +64,11 @@ class DeviceAttention final : public KvAttention {
  private:
   // Where new rows and their metadata go.
   struct Targets {
-    const std::int64_t* positions = nullptr;
-    const std::int64_t* metadata_positions = nullptr;
-    const kernels::cuda::HotRow* rows = nullptr;
-    std::int64_t row_stride = 1;
-    std::byte* row_pool = nullptr;
-    const std::int32_t* metadata_pages = nullptr;
-    std::int64_t metadata_stride = 0;
-    std::byte* metadata_pool = nullptr;
+    kernels::cuda::NewRowTargets rows;
+    kernels::cuda::MetadataTarget metadata;  // without pages: none is kept
     std::int64_t count = 0;
   };
+  // Finishes them.
   void store(const LayerAttention& layer, const Targets& targets);
   void decode(const LayerAttention& layer);
   void tell_probe(DecodeProbe::Part part, LayerId layer) {
@@ -129,8 +126,6 @@ class DeviceAttention final : public KvAttention {
   const std::int64_t* metadata_positions_ = nullptr;
   LayerId selected_layer_{0};  // whose selections are in force
 
-  kernels::Array<std::int64_t> new_slots_;                // of new rows
-  kernels::Array<std::int32_t> new_pages_, new_offsets_;  // of their metadata
   kernels::Array<std::int32_t> slot_of_, list_counts_, arrivals_;
   kernels::Array<kernels::cuda::SparseMiss> misses_;
   kernels::Array<kernels::cuda::SparseDiffCounts> diff_counts_;

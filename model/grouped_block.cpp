@@ -35,24 +35,50 @@ LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernel
   if (weights.qkv != nullptr) {
     const std::int64_t stride = q_width + 2 * kv_width;
     backend_.matmul({.x = normed, .weight = weights.qkv.get(), .y = q_.data(), .m = rows.count});
-    rotate(q_.data(), config_.heads + config_.kv_heads, stride, rows);
-    return {.layer = layer,
-            .q = q_.data(),
-            .k = q_.data() + q_width,
-            .v = q_.data() + q_width + kv_width,
-            .row_stride = stride,
-            .context = context_.get()};
+    return finished({.layer = layer,
+                     .q = q_.data(),
+                     .k = q_.data() + q_width,
+                     .v = q_.data() + q_width + kv_width,
+                     .row_stride = stride,
+                     .context = context_.get()},
+                    weights, rows);
   }
   backend_.matmul(weights.q.product(normed, q_.data(), rows.count));
   backend_.matmul(weights.k.product(normed, k_.data(), rows.count));
   backend_.matmul(weights.v.product(normed, v_.data(), rows.count));
-  if (!weights.q_norm.empty()) {
-    norm_heads(q_.data(), weights.q_norm, rows.count * config_.heads);
-    norm_heads(k_.data(), weights.k_norm, rows.count * config_.kv_heads);
+  return finished({.layer = layer, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.get()}, weights,
+                  rows);
+}
+
+// Norms and RoPE, or what there is to do of them.
+LayerAttention GroupedBlock::finished(LayerAttention out, const GroupedAttentionWeights& weights,
+                                      const StepRows& rows) {
+  const bool norms = !weights.q_norm.empty();
+  const bool joined = out.row_stride != 0;
+  float* const q = q_.data();
+  float* const k = joined ? q + std::int64_t{config_.heads} * config_.head_dim : k_.data();
+  if (rows.left_unfinished) {
+    out.unfinished = {.q = q,
+                      .k = k,
+                      .q_norm = norms ? weights.q_norm.data() : nullptr,
+                      .k_norm = norms ? weights.k_norm.data() : nullptr,
+                      .epsilon = static_cast<float>(config_.rms_epsilon),
+                      .inv_freq = weights_.inv_freq.data(),
+                      .rotary_dim = config_.rotary_dim,
+                      .attention_factor = weights_.rope_attention_factor};
+    return out;
   }
-  rotate(q_.data(), config_.heads, q_width, rows);
-  rotate(k_.data(), config_.kv_heads, kv_width, rows);
-  return {.layer = layer, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.get()};
+  if (norms) {
+    norm_heads(q, weights.q_norm, rows.count * config_.heads);
+    norm_heads(k, weights.k_norm, rows.count * config_.kv_heads);
+  }
+  if (joined) {
+    rotate(q, config_.heads + config_.kv_heads, out.row_stride, rows);
+  } else {
+    rotate(q, config_.heads, std::int64_t{config_.heads} * config_.head_dim, rows);
+    rotate(k, config_.kv_heads, std::int64_t{config_.kv_heads} * config_.head_dim, rows);
+  }
+  return out;
 }
 
 void GroupedBlock::add_output(LayerId layer, const StepRows& rows, float* residual) {

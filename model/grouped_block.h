@@ -17,6 +17,8 @@ class GroupedBlock final : public AttentionBlock {
 
  private:
   [[nodiscard]] const GroupedAttentionWeights& of(LayerId layer) const;
+  [[nodiscard]] LayerAttention finished(LayerAttention out, const GroupedAttentionWeights& weights,
+                                        const StepRows& rows);
   void norm_heads(float* x, const Vector& weight, std::int64_t heads);
   void rotate(float* x, std::int32_t heads, std::int64_t stride, const StepRows& rows);
 

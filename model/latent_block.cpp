@@ -58,8 +58,10 @@ LayerAttention LatentBlock::project(LayerId layer, const StepRows& rows, kernels
   backend_.matmul(weights.q.product(q_input, q_.data(), rows.count));
   rotate(q_.data() + latent_.nope_dim, config_.heads, config_.head_dim, rows);
   backend_.matmul(weights.kv_a.product(normed, keys_.data(), rows.count));
-  norm(keys_.data(), weights.kv_norm, keys_.data(), rows.count, key_dim_);
-  rotate(keys_.data() + latent_.kv_rank, 1, key_dim_, rows);
+  if (!rows.left_unfinished) {
+    norm(keys_.data(), weights.kv_norm, keys_.data(), rows.count, key_dim_);
+    rotate(keys_.data() + latent_.kv_rank, 1, key_dim_, rows);
+  }
   find_latent_rows(rows.slices);
   absorb_queries(weights);
   LayerAttention out{.layer = layer,
@@ -69,6 +71,15 @@ LayerAttention LatentBlock::project(LayerId layer, const StepRows& rows, kernels
                      .expanded_q = q_.data(),
                      .expanded_context = values_.get(),
                      .shares_selection = keeps_index_keys_ && !weights.indexer};
+  if (rows.left_unfinished) {
+    out.unfinished = {.k = keys_.data(),
+                      .k_norm = weights.kv_norm.data(),
+                      .epsilon = kLatentEpsilon,
+                      .inv_freq = weights_.inv_freq.data(),
+                      .rotary_dim = config_.rotary_dim,
+                      .attention_factor = weights_.rope_attention_factor,
+                      .index_epsilon = kLatentEpsilon};
+  }
   if (keeps_index_keys_ && weights.indexer) project_index(*weights.indexer, rows, normed, out);
   return out;
 }
@@ -134,14 +145,19 @@ void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& r
   const IndexerConfig& indexer = *config_.indexer;
   if (std::ranges::any_of(rows.slices, [](const SequenceSlice& slice) { return slice.kv->keeps_metadata; })) {
     backend_.matmul(weights.k.product(normed, index_k_.data(), rows.count));
-    backend_.layer_norm({.in = index_k_.data(),
-                         .weight = weights.k_norm.data(),
-                         .bias = weights.k_norm_bias.data(),
-                         .out = index_k_.data(),
-                         .rows = rows.count,
-                         .width = indexer.dim,
-                         .epsilon = kLatentEpsilon});
-    rotate(index_k_.data(), 1, indexer.dim, rows);
+    if (rows.left_unfinished) {
+      out.unfinished->index_norm = weights.k_norm.data();
+      out.unfinished->index_bias = weights.k_norm_bias.data();
+    } else {
+      backend_.layer_norm({.in = index_k_.data(),
+                           .weight = weights.k_norm.data(),
+                           .bias = weights.k_norm_bias.data(),
+                           .out = index_k_.data(),
+                           .rows = rows.count,
+                           .width = indexer.dim,
+                           .epsilon = kLatentEpsilon});
+      rotate(index_k_.data(), 1, indexer.dim, rows);
+    }
     out.index_k = index_k_.data();
   }
   if (std::ranges::any_of(rows.slices, selects_by_index)) {

@@ -34,7 +34,8 @@ void Transformer::forward(std::uint64_t step, const StepInputs& inputs, std::spa
                           KvAttention& attention) {
   const std::int64_t count = inputs.count;
   HS_CHECK(count <= max_rows_, "the step fits the workspace");
-  const StepRows rows{.count = count, .positions = inputs.positions, .slices = slices};
+  const StepRows rows{
+      .count = count, .positions = inputs.positions, .slices = slices, .left_unfinished = attention.finishes_rows()};
   float* const residual = residual_.data();
   backend_.embed({.table = weights_.embedding.get(), .tokens = inputs.tokens, .count = count, .out = residual});
   for (std::int32_t index = 0; index < config_.layers; ++index) {

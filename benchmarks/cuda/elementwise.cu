@@ -24,6 +24,7 @@ constexpr std::int64_t kHidden = 7168;
 constexpr std::int64_t kIntermediate = 18'432;
 constexpr std::int32_t kHeads = 40;
 constexpr std::int32_t kHeadDim = 128;
+constexpr std::int32_t kRank = 32;
 constexpr std::int64_t kVocabulary = 129'280;
 constexpr std::int64_t kMostRows = 4096;
 constexpr std::int64_t kMostSampled = 256;
@@ -139,7 +140,7 @@ class Bench {
       const bool fp8 = dtype == KvDType::kFp8;
       GroupedRowsParams grouped;
       grouped.geometry = {1, 8, kHeadDim, kHeadDim, KvGeometry::Layout::kGrouped, dtype};
-      grouped.targets = {tables_.data(), nullptr, positions_.data(), pool_.data()};
+      grouped.targets = {tables_.data(), 1, positions_.data(), pool_.data()};
       grouped.rotation = {frequencies_.data(), kHeadDim, 1.0F};
       auto* const product = reinterpret_cast<float*>(activations_.data());
       grouped.q = product;
@@ -156,6 +157,15 @@ class Bench {
       const double grouped_bytes = 4.0 * kHeadDim * (48 + 32 + 8) + static_cast<double>(grouped.geometry.row_bytes());
       row(fp8 ? "new rows, 32/8 x 128, norm, FP8" : "new rows, 32/8 x 128, norm, bf16", rows,
           static_cast<double>(rows) * grouped_bytes, [&](Stream stream) { launch_grouped_rows(grouped, stream); });
+      grouped.q_norm = grouped.k_norm = nullptr;
+      grouped.k_out = nullptr;
+      grouped.metadata = {{.kind = MetadataGeometry::Kind::kLowRankKeys, .kv_heads = 8, .dim = kHeadDim, .rank = kRank},
+                          {metadata_.data(), pages_.data(), 1, positions_.data()},
+                          basis_.data()};
+      row(fp8 ? "new rows, low-rank keys, FP8" : "new rows, low-rank keys, bf16", rows,
+          static_cast<double>(rows) * (grouped_bytes - 4.0 * kHeadDim * 8 + 8 * (kRank / 2 + 2)) +
+              8.0 * kHeadDim * kRank * 4,
+          [&](Stream stream) { launch_grouped_rows(grouped, stream); });
       LatentRowsParams latent;
       latent.geometry = {1, 1, 576, 512, KvGeometry::Layout::kLatent, dtype};
       latent.targets = grouped.targets;
@@ -166,6 +176,13 @@ class Bench {
       latent.rows = rows;
       row(fp8 ? "new rows, latent 576, FP8" : "new rows, latent 576, bf16", rows,
           static_cast<double>(rows) * (4.0 * 576 + static_cast<double>(latent.geometry.row_bytes())),
+          [&](Stream stream) { launch_latent_rows(latent, stream); });
+      latent.metadata = {{.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = kHeadDim, .dtype = dtype},
+                         {metadata_.data(), pages_.data(), 1, positions_.data()}};
+      latent.index_keys = {product + kMostRows * 576, kHeadDim, weight_.data(), weight_.data(), 1e-6F, latent.rotation};
+      row(fp8 ? "new rows, latent, index keys, FP8" : "new rows, latent, index keys, bf16", rows,
+          static_cast<double>(rows) * (4.0 * (576 + kHeadDim) + static_cast<double>(latent.geometry.row_bytes()) +
+                                       static_cast<double>(latent.metadata.geometry.page_bytes() / kPageTokens)),
           [&](Stream stream) { launch_latent_rows(latent, stream); });
     }
   }
@@ -236,7 +253,8 @@ class Bench {
   DeviceBuffer<float> weight_{kHidden}, frequencies_{kHeadDim / 2};
   DeviceBuffer<std::int64_t> positions_{kMostRows};
   DeviceBuffer<std::int32_t> tokens_{kMostRows};
-  DeviceBuffer<std::byte> pool_{kLongest * 4096};
+  DeviceBuffer<std::byte> pool_{kLongest * 4096}, metadata_{kLongest * 512};
+  DeviceBuffer<float> basis_{8 * kHeadDim * kRank};
   DeviceBuffer<HotRow> tables_{2 * kMostListed};
   DeviceBuffer<std::int32_t> pages_{kLongest / kPageTokens}, lengths_{kMostListed}, counts_{2 * kMostListed};
   DeviceBuffer<std::int32_t> blocks_{kMostListed * 2048}, slots_{kMostListed * kLongest}, list_counts_{kMostListed};

@@ -13,8 +13,7 @@ inline constexpr int kGroupsOfScale = static_cast<int>(kFp8ScaleChannels) / kGro
 // Address of the pool row of row `at`.
 __device__ inline std::byte* target_row(const NewRowTargets& targets, std::int64_t at, std::int64_t position,
                                         std::int64_t row_bytes) {
-  const std::int64_t batch_row = targets.batch_rows == nullptr ? at : targets.batch_rows[at];
-  return targets.pool + new_row(targets.tables[batch_row], position) * row_bytes;
+  return targets.pool + new_row(targets.tables[at * targets.table_stride], position) * row_bytes;
 }
 
 // 4-byte aligned.

@@ -5,6 +5,7 @@
 
 #include "core/concat.h"
 #include "core/kv_format.h"
+#include "core/kv_metadata_format.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "tests/kernels/cuda/device_values.h"
@@ -34,6 +35,7 @@ struct Batch {
   std::vector<std::int32_t> batch_rows;
 
   [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(positions.size()); }
+  [[nodiscard]] bool decodes() const { return shapes.size() == positions.size(); }
 };
 
 Batch decode_batch(Random& random, std::int64_t rows, std::int64_t most_tokens = 3000) {
@@ -111,10 +113,107 @@ std::vector<float> written(std::vector<float> rows, const Batch& batch) {
   return rows;
 }
 
+// Pages of a batch's metadata, in shuffled places of a dirty pool.
+class MetadataPages {
+ public:
+  MetadataPages(const MetadataGeometry& geometry, const Batch& batch, Random& random)
+      : geometry_(geometry), batch_(batch), positions_(batch.positions) {
+    if (geometry.kind == MetadataGeometry::Kind::kNone) return;
+    for (const TableShape& shape : batch.shapes) stride_ = std::max(stride_, pages_for_tokens(shape.tokens));
+    pages_.resize(batch.shapes.size() * static_cast<std::size_t>(stride_));
+    std::iota(pages_.begin(), pages_.end(), 1);
+    std::shuffle(pages_.begin(), pages_.end(), random.engine());
+    // Some sequences keep none.
+    for (std::size_t row = 0; batch.decodes() && row < positions_.size(); ++row) {
+      if (row % 7 == 3) positions_[row] = -1;
+    }
+    dirt_.assign((pages_.size() + 2) * static_cast<std::size_t>(geometry.page_bytes()), std::byte{0xa5});
+    if (geometry.kind == MetadataGeometry::Kind::kLowRankKeys) {
+      basis_ = random.normals(std::int64_t{geometry.kv_heads} * geometry.dim * geometry.rank);
+    }
+    device_pages_ = to_device(pages_);
+    device_positions_ = to_device(positions_);
+    device_basis_ = to_device(basis_);
+  }
+
+  // To be written to `pool`.
+  [[nodiscard]] NewRowMetadata target(const DeviceBuffer<std::byte>& pool) const {
+    const bool decodes = batch_.decodes();
+    return {
+        geometry_,
+        {pool.data(), device_pages_.data() + (decodes ? 0 : stride_), decodes ? stride_ : 0, device_positions_.data()},
+        device_basis_.data()};
+  }
+  [[nodiscard]] const std::vector<std::byte>& dirt() const { return dirt_; }
+
+  // The pool when keys [rows, kv_heads * dim] have been kept.
+  [[nodiscard]] std::vector<std::byte> with(const std::vector<float>& keys) const {
+    std::vector<std::byte> pool = dirt_;
+    const std::int64_t width = std::int64_t{geometry_.kv_heads} * geometry_.dim;
+    for (std::size_t row = 0; row < positions_.size(); ++row) {
+      const std::int64_t position = positions_[row];
+      if (position < 0) continue;
+      const std::int64_t entry = batch_.batch_rows[row] * stride_ + position / kPageTokens;
+      std::byte* const page = pool.data() + pages_[static_cast<std::size_t>(entry)] * geometry_.page_bytes();
+      keep(keys.data() + static_cast<std::int64_t>(row) * width, page, position % kPageTokens);
+    }
+    return pool;
+  }
+
+ private:
+  void keep(const float* key, std::byte* page, std::int64_t offset) const {
+    switch (geometry_.kind) {
+      case MetadataGeometry::Kind::kNone: return;
+      case MetadataGeometry::Kind::kIndexKeys: return encode_index_key(geometry_, key, page, offset);
+      case MetadataGeometry::Kind::kBlockBounds: return widen_bounds(geometry_, key, page, offset);
+      case MetadataGeometry::Kind::kLowRankKeys: break;
+    }
+    for (std::int64_t head = 0; head < geometry_.kv_heads; ++head) {
+      std::vector<float> x(static_cast<std::size_t>(geometry_.rank), 0.0F);
+      for (std::int64_t c = 0; c < geometry_.dim; ++c) {
+        const float* const basis = basis_.data() + (head * geometry_.dim + c) * geometry_.rank;
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::fma(key[head * geometry_.dim + c], basis[i], x[i]);
+      }
+      encode_low_rank_key(geometry_, head, x.data(), page, offset);
+    }
+  }
+
+  MetadataGeometry geometry_;
+  const Batch& batch_;
+  std::vector<std::int64_t> positions_;
+  std::int64_t stride_ = 0;
+  std::vector<std::int32_t> pages_;
+  std::vector<float> basis_;
+  std::vector<std::byte> dirt_;
+  DeviceBuffer<std::int32_t> device_pages_{1};
+  DeviceBuffer<std::int64_t> device_positions_{1};
+  DeviceBuffer<float> device_basis_{1};
+};
+
 struct GroupedCase {
   std::int32_t heads, kv_heads, key_dim, value_dim, rotary_dim;
   bool norm;
+  std::int32_t rank, block_tokens;  // one of them: the metadata; both 0: none
 };
+
+MetadataGeometry metadata_of(const GroupedCase& c, KvDType dtype) {
+  MetadataGeometry out{.kv_heads = c.kv_heads, .dim = c.key_dim};
+  if (c.rank > 0) {
+    out.kind = MetadataGeometry::Kind::kLowRankKeys;
+    out.rank = c.rank;
+  } else if (c.block_tokens > 0) {
+    out.kind = MetadataGeometry::Kind::kBlockBounds;
+    out.block_tokens = c.block_tokens;
+    out.dtype = dtype == KvDType::kF32 ? KvDType::kF32 : KvDType::kBF16;
+  }
+  return out;
+}
+
+NewRowTargets target_of(const Batch& batch, const PageTables& tables, const DeviceBuffer<std::int64_t>& positions,
+                        const DeviceBuffer<std::byte>& pool) {
+  const bool decodes = batch.decodes();
+  return {tables.rows() + (decodes ? 0 : 1), decodes ? 1 : 0, positions.data(), pool.data()};
+}
 
 void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, ActivationType in_type, Random& random) {
   const KvGeometry geometry{1, c.kv_heads, c.key_dim, c.value_dim, Layout::kGrouped, dtype};
@@ -130,6 +229,7 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
     std::fill_n(v.begin(), v_width, 0.0F);
     v[static_cast<std::size_t>(v_width)] = kInfinity;
     v[static_cast<std::size_t>(2 * v_width - 1)] = kNan;
+    k[static_cast<std::size_t>(k_width + 3)] = kNan;
   }
   const std::vector<float> q_weight = random.normals(c.key_dim);
   const std::vector<float> k_weight = random.normals(c.key_dim);
@@ -154,18 +254,19 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
   }
 
   const auto positions = to_device(batch.positions);
-  const auto batch_rows = to_device(batch.batch_rows);
   const auto inv_freq = to_device(frequencies(c.rotary_dim));
   const auto q_norm = to_device(q_weight);
   const auto k_norm = to_device(k_weight);
-  const bool decode = batch.shapes.size() == batch.positions.size();
+  const MetadataPages metadata(metadata_of(c, dtype), batch, random);
+  const std::vector<std::byte> expected_metadata = metadata.with(k);
   for (const ActivationType out_type : {ActivationType::kF32, ActivationType::kBF16}) {
     for (const bool in_place : {false, true}) {
       if (in_place && out_type != in_type) continue;
       const std::string what =
           concat(rows, " rows, ", c.heads, "/", c.kv_heads, " heads, widths ", c.key_dim, "/", c.value_dim, ", rotary ",
                  c.rotary_dim, c.norm ? ", norm" : "", ", row type ", static_cast<int>(dtype), ", from ",
-                 static_cast<int>(in_type), " to ", static_cast<int>(out_type), in_place ? ", in place" : "");
+                 static_cast<int>(in_type), " to ", static_cast<int>(out_type), in_place ? ", in place" : "", ", rank ",
+                 c.rank, ", blocks of ", c.block_tokens);
       const DeviceValues in(product, in_type);
       const DeviceValues q_out(std::vector<float>(static_cast<std::size_t>(rows * q_width), kPoison), out_type);
       const DeviceValues k_out(std::vector<float>(static_cast<std::size_t>(rows * k_width), kPoison),
@@ -176,7 +277,7 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
       auto* const base = static_cast<std::byte*>(in.data());
       GroupedRowsParams params;
       params.geometry = geometry;
-      params.targets = {tables.rows(), decode ? nullptr : batch_rows.data(), positions.data(), pool.data()};
+      params.targets = target_of(batch, tables, positions, pool);
       params.rotation = {inv_freq.data(), c.rotary_dim, kFactor};
       params.q = base;
       params.k = base + q_width * bytes;
@@ -189,12 +290,23 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
       params.q_out = in_place ? base : q_out.data();
       params.q_out_type = out_type;
       params.q_out_stride = in_place ? stride : q_width;
-      params.k_out = in_place ? nullptr : static_cast<float*>(k_out.data());
-      params.k_out_stride = k_width;
+      const bool f32 = in_type == ActivationType::kF32;
+      params.k_out = !in_place ? static_cast<float*>(k_out.data())
+                     : f32     ? reinterpret_cast<float*>(base) + q_width
+                               : nullptr;
+      params.k_out_stride = in_place ? stride : k_width;
+      const bool keeps = params.k_out != nullptr || c.block_tokens == 0 || batch.decodes();
+      const auto metadata_pool = to_device(metadata.dirt());
+      if (keeps) params.metadata = metadata.target(metadata_pool);
+      params.follows_product = in_place;
       params.rows = rows;
       params.heads = c.heads;
       launch_grouped_rows(params, nullptr);
       ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(pool), expected, geometry.row_bytes(), what));
+      if (!metadata.dirt().empty()) {
+        ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(metadata_pool), keeps ? expected_metadata : metadata.dirt(),
+                                            metadata_of(c, dtype).page_bytes(), "metadata, " + what));
+      }
       if (!in_place) {
         ASSERT_TRUE(same_bits(q_out.values(), written(rounded(q, out_type), batch))) << what << ", q";
         ASSERT_TRUE(same_bits(k_out.values(), written(k, batch))) << what << ", k";
@@ -206,6 +318,7 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
       for (std::int64_t row = 0; row < rows; ++row) {
         if (batch.positions[static_cast<std::size_t>(row)] < 0) continue;
         std::copy_n(q_rounded.begin() + row * q_width, q_width, changed.begin() + row * stride);
+        if (f32) std::copy_n(k.begin() + row * k_width, k_width, changed.begin() + row * stride + q_width);
       }
       ASSERT_TRUE(same_bits(in.values(), changed)) << what;
     }
@@ -215,9 +328,9 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
 TEST_F(NewRows, GroupedAreTheLaunchersOneByOne) {
   Random random;
   constexpr GroupedCase kCases[] = {
-      {32, 8, 128, 128, 128, false}, {6, 2, 64, 64, 64, true},   {4, 1, 80, 96, 40, false},
-      {3, 3, 16, 16, 16, true},      {8, 2, 256, 256, 64, true}, {5, 1, 96, 96, 20, true},
-      {40, 8, 128, 128, 128, true},  {2, 1, 304, 144, 0, false}, {2, 2, 48, 128, 6, true}};
+      {32, 8, 128, 128, 128, false, 32, 0}, {6, 2, 64, 64, 64, true, 0, 32},    {4, 1, 80, 96, 40, false, 14, 0},
+      {3, 3, 16, 16, 16, true, 0, 8},       {8, 2, 256, 256, 64, true, 200, 0}, {5, 1, 96, 96, 20, true, 0, 64},
+      {40, 8, 128, 128, 128, true, 0, 0},   {2, 1, 304, 144, 0, false, 0, 16},  {2, 2, 48, 128, 6, true, 48, 0}};
   for (const GroupedCase& c : kCases) {
     for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
       for (const ActivationType in_type : {ActivationType::kF32, ActivationType::kBF16}) {
@@ -233,11 +346,36 @@ TEST_F(NewRows, GroupedAreTheLaunchersOneByOne) {
 TEST_F(NewRows, ManyRows) {
   Random random;
   for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
-    ASSERT_NO_FATAL_FAILURE(
-        expect_grouped({16, 3, 128, 128, 128, true}, dtype, chunk_batch(1000, 1100), ActivationType::kF32, random));
-    ASSERT_NO_FATAL_FAILURE(expect_grouped({16, 3, 64, 80, 32, false}, dtype, decode_batch(random, 2200, 100),
+    ASSERT_NO_FATAL_FAILURE(expect_grouped({16, 3, 128, 128, 128, true, 32, 0}, dtype, chunk_batch(1000, 1100),
+                                           ActivationType::kF32, random));
+    ASSERT_NO_FATAL_FAILURE(expect_grouped({16, 3, 64, 80, 32, false, 6, 0}, dtype, decode_batch(random, 2200, 100),
                                            ActivationType::kBF16, random));
   }
+}
+
+// Index keys after their LayerNorm and RoPE.
+std::vector<float> index_keys_of(const std::vector<float>& in, const Batch& batch, std::int32_t dim,
+                                 const std::vector<float>& weight, const std::vector<float>& bias,
+                                 std::int32_t rotary_dim) {
+  const DeviceValues device(in, ActivationType::kF32);
+  const auto weights = to_device(weight);
+  const auto biases = to_device(bias);
+  launch_layer_norm({device.data(), ActivationType::kF32, 0, weights.data(), biases.data(), device.data(),
+                     ActivationType::kF32, 0, batch.rows(), dim, 1e-6F},
+                    nullptr);
+  return norm_and_rope(device.values(), batch, 1, dim, nullptr, 0, rotary_dim);
+}
+
+enum class LatentMetadata { kNone, kIndexKeys, kLowRankKeys };
+
+MetadataGeometry metadata_of(LatentMetadata kind, std::int32_t key_dim, KvDType dtype) {
+  using Kind = MetadataGeometry::Kind;
+  switch (kind) {
+    case LatentMetadata::kNone: return {};
+    case LatentMetadata::kIndexKeys: return {.kind = Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = dtype};
+    case LatentMetadata::kLowRankKeys: return {.kind = Kind::kLowRankKeys, .kv_heads = 1, .dim = key_dim, .rank = 16};
+  }
+  return {};
 }
 
 void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t rotary_dim, KvDType dtype,
@@ -274,17 +412,26 @@ void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t ro
                expected.data() + tables.new_row(batch_row, position) * geometry.row_bytes());
   }
   const auto positions = to_device(batch.positions);
-  const auto batch_rows = to_device(batch.batch_rows);
   const auto inv_freq = to_device(frequencies(rotary_dim));
   const auto norm = to_device(weight);
   const DeviceValues device_in(in, in_type);
-  for (const bool with_out : {false, true}) {
+  constexpr std::int32_t kIndexDim = 128;
+  const std::vector<float> index_in = random.normals(rows * kIndexDim);
+  const std::vector<float> index_weight = random.normals(kIndexDim);
+  const std::vector<float> index_bias = random.normals(kIndexDim);
+  const std::vector<float> index_keys = index_keys_of(index_in, batch, kIndexDim, index_weight, index_bias, rotary_dim);
+  const auto device_index_in = to_device(index_in);
+  const auto device_index_weight = to_device(index_weight);
+  const auto device_index_bias = to_device(index_bias);
+  for (const LatentMetadata kind : {LatentMetadata::kNone, LatentMetadata::kIndexKeys, LatentMetadata::kLowRankKeys}) {
+    const bool with_out = kind != LatentMetadata::kIndexKeys;
+    const MetadataPages metadata(metadata_of(kind, key_dim, dtype), batch, random);
     const DeviceValues out(std::vector<float>(static_cast<std::size_t>(rows * key_dim), kPoison), ActivationType::kF32);
     DeviceBuffer<std::byte> pool(expected.size());
     pool.fill_bytes(0xcd);
     LatentRowsParams params;
     params.geometry = geometry;
-    params.targets = {tables.rows(), batch_rows.data(), positions.data(), pool.data()};
+    params.targets = target_of(batch, tables, positions, pool);
     params.rotation = {inv_freq.data(), rotary_dim, kFactor};
     params.in = device_in.data();
     params.in_stride = stride;
@@ -294,10 +441,22 @@ void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t ro
     params.out = with_out ? static_cast<float*>(out.data()) : nullptr;
     params.out_stride = key_dim;
     params.rows = rows;
+    const auto metadata_pool = to_device(metadata.dirt());
+    params.metadata = metadata.target(metadata_pool);
+    if (kind == LatentMetadata::kIndexKeys) {
+      params.index_keys = {device_index_in.data(),   kIndexDim, device_index_weight.data(),
+                           device_index_bias.data(), 1e-6F,     {inv_freq.data(), rotary_dim, kFactor}};
+    }
+    params.follows_product = !with_out;
     launch_latent_rows(params, nullptr);
     const std::string what = concat(rows, " rows of ", key_dim, "/", value_dim, ", rotary ", rotary_dim, ", row type ",
                                     static_cast<int>(dtype), ", from ", static_cast<int>(in_type));
     ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(pool), expected, geometry.row_bytes(), what));
+    if (kind != LatentMetadata::kNone) {
+      ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(metadata_pool),
+                                          metadata.with(kind == LatentMetadata::kIndexKeys ? index_keys : whole),
+                                          metadata_of(kind, key_dim, dtype).page_bytes(), "metadata, " + what));
+    }
     const std::vector<float> nothing(whole.size(), kPoison);
     ASSERT_TRUE(same_bits(out.values(), with_out ? written(whole, batch) : nothing)) << what;
   }

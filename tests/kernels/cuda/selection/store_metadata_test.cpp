@@ -1,5 +1,7 @@
 #include "kernels/cuda/selection/store_metadata.h"
 
+#include <numeric>
+
 #include "core/half.h"
 #include "tests/kernels/cuda/gpu_test.h"
 #include "tests/kernels/cuda/selection/device_rows.h"
@@ -12,7 +14,7 @@ using StoreMetadata = GpuTest;
 // Tokens 0 ... count - 1 in calls of `step` rows, page p at place 2 p + 1 of the pool, a padded row after each call.
 // Returns the pool.
 std::vector<std::byte> stored(const MetadataGeometry& geometry, const std::vector<float>& keys,
-                              const std::vector<float>& basis, std::int64_t step, bool bf16, bool by_table) {
+                              const std::vector<float>& basis, std::int64_t step, bool bf16) {
   const std::int64_t width = std::int64_t{geometry.kv_heads} * geometry.dim;
   const std::int64_t count = static_cast<std::int64_t>(keys.size()) / width;
   const std::vector<std::byte> dirt(static_cast<std::size_t>((2 * pages_for_tokens(count) + 1) * geometry.page_bytes()),
@@ -23,30 +25,17 @@ std::vector<std::byte> stored(const MetadataGeometry& geometry, const std::vecto
   for (const float key : keys) halves.push_back(f32_to_bf16(key));
   const auto device_halves = to_device(halves);
   const auto device_basis = to_device(basis);
-  // Of two batch rows; the tokens are the second's.
-  const std::int64_t table_stride = pages_for_tokens(count) + 1;
-  std::vector<std::int32_t> table(static_cast<std::size_t>(2 * table_stride), 0);
-  for (std::int64_t page = 0; page < table_stride; ++page) {
-    table[static_cast<std::size_t>(table_stride + page)] = static_cast<std::int32_t>(2 * page + 1);
+  std::vector<std::int32_t> table;
+  for (std::int64_t page = 0; page <= pages_for_tokens(count); ++page) {
+    table.push_back(static_cast<std::int32_t>(2 * page + 1));
   }
   const auto device_table = to_device(table);
   for (std::int64_t token = 0; token < count; token += step) {
     const std::int64_t rows = std::min(step, count - token);
-    std::vector<std::int32_t> pages, offsets;
-    std::vector<std::int64_t> positions;
-    std::vector<std::int32_t> batch_rows(static_cast<std::size_t>(rows + 1), 1);
-    for (std::int64_t i = token; i < token + rows; ++i) {
-      positions.push_back(i);
-      pages.push_back(static_cast<std::int32_t>(2 * (i / kPageTokens) + 1));
-      offsets.push_back(static_cast<std::int32_t>(i % kPageTokens));
-    }
-    pages.push_back(-1);
-    offsets.push_back(0);
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
+    std::iota(positions.begin(), positions.end(), token);
     positions.push_back(-1);
     const auto device_positions = to_device(positions);
-    const auto device_batch_rows = to_device(batch_rows);
-    const auto device_pages = to_device(pages);
-    const auto device_offsets = to_device(offsets);
     StoreMetadataDeviceParams params;
     params.geometry = geometry;
     params.keys =
@@ -54,13 +43,7 @@ std::vector<std::byte> stored(const MetadataGeometry& geometry, const std::vecto
     params.keys_are_bf16 = bf16;
     params.stride = width;
     params.basis = device_basis.data();
-    params.pool = pool.data();
-    if (by_table) {
-      params.tables = {device_table.data(), table_stride, device_batch_rows.data(), device_positions.data()};
-    } else {
-      params.pages = device_pages.data();
-      params.offsets = device_offsets.data();
-    }
+    params.target = {pool.data(), device_table.data(), 0, device_positions.data()};
     params.rows = rows + 1;
     launch_store_metadata(params, nullptr);
     HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
@@ -77,8 +60,7 @@ void expect_cpu_bytes(const MetadataGeometry& geometry, const std::vector<float>
   }
   SelectionBed bed(geometry, basis, 0xa5);
   bed.append(*make_cpu_backend(1), rounded);
-  const std::vector<std::byte> pool = stored(geometry, keys, basis, step, bf16, false);
-  ASSERT_TRUE(pool == stored(geometry, keys, basis, step, bf16, true)) << "by page tables";
+  const std::vector<std::byte> pool = stored(geometry, keys, basis, step, bf16);
   const auto bytes = static_cast<std::size_t>(geometry.page_bytes());
   for (std::size_t page = 0; page * bytes < pool.size(); ++page) {
     for (std::size_t i = 0; i < bytes; ++i) {
