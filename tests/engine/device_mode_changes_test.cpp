@@ -83,8 +83,8 @@ TEST_P(DeviceModeChanges, GiveTheBitsOfResidentRuns) {
     SCOPED_TRACE(concat("run ", run));
     const auto requests = random_requests(random, wanted);
     const auto expected = run_resident(resident, requests);
-    ASSERT_EQ(run_changing(changing, requests, random, changes), expected);
-    ASSERT_EQ(run_changing(ahead, requests, random, changes), expected) << "begun ahead";
+    ASSERT_TRUE(same_answers(run_changing(changing, requests, random, changes), expected));
+    ASSERT_TRUE(same_answers(run_changing(ahead, requests, random, changes), expected)) << "begun ahead";
   }
   const bool sparse = one.algorithm != "dense";
   EXPECT_EQ(resident.stats().misses, 0);
@@ -189,7 +189,7 @@ TEST_P(DeviceLongPrompts, GiveTheBitsOfResidentRuns) {
       random, {.count = 2, .least_prompt = 4500, .most_prompt = 9000, .least_tokens = 8, .most_tokens = 16});
   const auto expected = run_resident(resident, requests);
   Changes changes;
-  EXPECT_EQ(run_changing(changing, requests, random, changes), expected);
+  EXPECT_TRUE(same_answers(run_changing(changing, requests, random, changes), expected));
   EXPECT_GT(changing.stats().misses, 0);
 }
 

@@ -89,12 +89,12 @@ TEST_P(DeviceNeighbours, ARequestAloneEqualsTheSameAmong31Others) {
   ModeDriver driver(options_of(GetParam()), seed_);
   const auto together = run_resident(driver, requests);
   Changes changes;
-  ASSERT_EQ(run_changing(driver, requests, random_, changes), together);
+  ASSERT_TRUE(same_answers(run_changing(driver, requests, random_, changes), together));
   for (std::size_t i = random_() % 4; i < requests.size(); i += 3) {
     SCOPED_TRACE(concat("request ", i));
-    ASSERT_EQ(run_resident(driver, {requests[i]}).front(), together[i]);
+    ASSERT_TRUE(same_answers(run_resident(driver, {requests[i]}), {together[i]}));
   }
-  ASSERT_EQ(run_changing(driver, {requests[31]}, random_, changes).front(), together[31]);
+  ASSERT_TRUE(same_answers(run_changing(driver, {requests[31]}, random_, changes), {together[31]}));
 }
 
 // Greedy with penalties and biases: what the CPU's sampler gives.
@@ -195,14 +195,14 @@ TEST_P(DeviceFailures, OneSequenceFailsAlone) {
     const auto got = run_changing(damaged, with_bad, random_, changes);
     for (const std::size_t i : {0, 1, 3, 5}) {
       EXPECT_EQ(damaged.sequences()[i].error, "") << "sequence " << i;
-      ASSERT_EQ(got[i], wanted[i]) << "sequence " << i;
+      ASSERT_TRUE(same_answers({got[i]}, {wanted[i]})) << "sequence " << i;
     }
     EXPECT_NE(damaged.sequences()[2].error.find("not numbers"), std::string::npos);
     EXPECT_NE(damaged.sequences()[4].error.find("not numbers"), std::string::npos);
     EXPECT_EQ(got[2].tokens.size(), 0U);
     EXPECT_EQ(got[4].tokens, std::vector<std::int32_t>{kBadToken});
     // Their pages serve others.
-    ASSERT_EQ(run_changing(damaged, requests, random_, changes), wanted);
+    ASSERT_TRUE(same_answers(run_changing(damaged, requests, random_, changes), wanted));
   }
 }
 
@@ -255,7 +255,7 @@ TEST_P(DeviceLateOffloads, DoNotReachTheNextOwnerOfTheirPages) {
     while (driver.sequences()[1].prefilling()) driver.step();
     driver.move(driver.sequences()[1], sparse::KvMode::kResident);
     while (!driver.done()) driver.step();
-    ASSERT_EQ(driver.answers()[1], alone.front()) << "round " << round;
+    ASSERT_TRUE(same_answers({driver.answers()[1]}, alone)) << "round " << round;
   }
 }
 

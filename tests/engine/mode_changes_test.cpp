@@ -46,7 +46,7 @@ TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
   for (int run = 0; run < GetParam().runs; ++run) {
     SCOPED_TRACE(concat("run ", run));
     const auto requests = random_requests(random, {});
-    ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
+    ASSERT_TRUE(same_answers(run_changing(changing, requests, random, changes), run_resident(resident, requests)));
   }
   const bool sparse = std::string_view(GetParam().algorithm) != "dense";
   EXPECT_EQ(resident.stats().misses, 0);
@@ -72,7 +72,7 @@ TEST(ModeChangesOfTheDefaultModel, GiveTheBitsOfResidentRuns) {
     ModeDriver changing(options, seed + 1);
     Changes changes;
     const auto requests = random_requests(random, {});
-    ASSERT_EQ(run_changing(changing, requests, random, changes), run_resident(resident, requests));
+    ASSERT_TRUE(same_answers(run_changing(changing, requests, random, changes), run_resident(resident, requests)));
     EXPECT_GT(changes.demoted + changes.promoted + changes.parked, 0);
     misses += changing.stats().misses;
     changed += changes.demoted + changes.promoted;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -44,6 +45,28 @@ inline std::vector<ModeAnswer> run_resident(ModeDriver& driver, const std::vecto
   while (!driver.done()) driver.step();
   for (const auto& sequence : driver.sequences()) EXPECT_EQ(sequence.error, "");
   return driver.answers();
+}
+
+// Bit for bit; else says where they part first.
+inline ::testing::AssertionResult same_answers(const std::vector<ModeAnswer>& got,
+                                               const std::vector<ModeAnswer>& wanted) {
+  if (got.size() != wanted.size()) return ::testing::AssertionFailure() << got.size() << " answers";
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const ModeAnswer& one = got[i];
+    const ModeAnswer& other = wanted[i];
+    if (one == other) continue;
+    const std::size_t both = std::min(one.tokens.size(), other.tokens.size());
+    std::size_t t = 0;
+    while (t < both && one.tokens[t] == other.tokens[t] && one.logprobs[t] == other.logprobs[t]) ++t;
+    if (t == both)
+      return ::testing::AssertionFailure()
+             << "answer " << i << ": " << one.tokens.size() << " tokens instead of " << other.tokens.size();
+    return ::testing::AssertionFailure() << "answer " << i << ", token " << t << ": " << one.tokens[t] << " ("
+                                         << one.logprobs[t] << ") instead of " << other.tokens[t] << " ("
+                                         << other.logprobs[t] << "), difference "
+                                         << one.logprobs[t] - other.logprobs[t];
+  }
+  return ::testing::AssertionSuccess();
 }
 
 struct Changes {
