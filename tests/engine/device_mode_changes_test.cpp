@@ -10,6 +10,7 @@
 #include "tests/engine/device_driver.h"
 #include "tests/engine/fixture_file.h"
 #include "tests/engine/mode_runs.h"
+#include "tests/seed.h"
 
 namespace hotset::testing {
 namespace {
@@ -62,7 +63,7 @@ class DeviceModeChanges : public ::testing::TestWithParam<DeviceModeCase> {
 
 TEST_P(DeviceModeChanges, GiveTheBitsOfResidentRuns) {
   const DeviceModeCase& one = GetParam();
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
   ModeDriver resident(options_of(one), seed);
@@ -176,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
 class DeviceLongPrompts : public DeviceModeChanges {};
 
 TEST_P(DeviceLongPrompts, GiveTheBitsOfResidentRuns) {
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
   ModeDriverOptions options = options_of(GetParam());

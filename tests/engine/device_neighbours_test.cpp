@@ -12,6 +12,7 @@
 #include "tests/engine/device_driver.h"
 #include "tests/engine/fixture_file.h"
 #include "tests/engine/mode_runs.h"
+#include "tests/seed.h"
 
 namespace hotset::testing {
 namespace {
@@ -66,7 +67,7 @@ class DeviceNeighbours : public ::testing::TestWithParam<NeighbourCase> {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no GPU here";
-    seed_ = std::random_device{}();
+    seed_ = test_seed();
     random_.seed(seed_);
   }
   std::vector<ModeRequest> requests_of(std::int64_t count) {
@@ -229,7 +230,7 @@ class DeviceLateOffloads : public ::testing::TestWithParam<bool> {
 
 TEST_P(DeviceLateOffloads, DoNotReachTheNextOwnerOfTheirPages) {
   constexpr std::int64_t kLong = 16384;
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
   ModeDriverOptions options{.checkpoint = fixture("tiny-qwen3"),

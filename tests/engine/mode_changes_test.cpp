@@ -9,6 +9,7 @@
 #include "core/concat.h"
 #include "tests/engine/fixture_file.h"
 #include "tests/engine/mode_runs.h"
+#include "tests/seed.h"
 
 namespace hotset::testing {
 namespace {
@@ -37,7 +38,7 @@ ModeDriverOptions options_of(const ModeCase& one) {
 class ModeChanges : public ::testing::TestWithParam<ModeCase> {};
 
 TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
   ModeDriver resident(options_of(GetParam()), seed);
