@@ -88,8 +88,11 @@ void EngineLoad::finish_step() {
   --under_way_;
   const double start = now_seconds();
   count(result);
-  for (const actors::SequenceEvent& event : scheduler_.step_done(result))
+  for (const actors::SequenceEvent& event : scheduler_.step_done(result)) {
     HS_CHECK(event.end != actors::SequenceEnd::kFailed, event.error.message.c_str());
+    for (const model::SampledToken& token : event.tokens)
+      if (listener_) listener_(event.id, token.token);
+  }
   times_.plan_seconds += now_seconds() - start;
 }
 

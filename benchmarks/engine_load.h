@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "actors/scheduler.h"
@@ -51,6 +53,8 @@ class EngineLoad {
   LoadTimes run(std::int64_t steps);
   // Until no step is under way.
   void wait();
+  // Told of every generated token.
+  void on_token(std::function<void(SequenceId, std::int32_t)> listener) { listener_ = std::move(listener); }
 
   [[nodiscard]] std::int64_t running() const { return scheduler_.running(); }
   [[nodiscard]] std::int64_t waiting() const { return scheduler_.queued() + scheduler_.parked(); }
@@ -74,6 +78,7 @@ class EngineLoad {
   std::int64_t under_way_ = 0;
   std::int64_t prompts_open_ = 0;  // whose last chunk has not been drafted
   LoadTimes times_;
+  std::function<void(SequenceId, std::int32_t)> listener_;
 };
 
 }  // namespace hotset

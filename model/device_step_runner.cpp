@@ -7,7 +7,6 @@
 
 #include "core/check.h"
 #include "core/log.h"
-#include "kernels/cuda/random_fill.h"
 
 namespace hotset::model {
 namespace {
@@ -16,7 +15,6 @@ namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPromptStep = 64;  // rows of a prompt's chunk are padded to a multiple: few shapes of products
 constexpr std::size_t kMostGraphs = 96;
-constexpr std::uint64_t kSyntheticSeed = 7;
 constexpr const char* kNotNumbers = "the model's output holds values that are not numbers";
 
 std::int64_t padded(std::int64_t rows) { return round_up(rows, kPromptStep); }
@@ -106,18 +104,11 @@ void DeviceStepRunner::set_selection_model(std::unique_ptr<const sparse::DeviceS
 }
 
 void DeviceStepRunner::set_synthetic_prompts(bool synthetic) {
-  synthetic_rows_ = {};
+  synthetic_prompts_.reset();
   if (!synthetic) return;
-  const KvLayout& layout = kv_.layout();
-  const std::int64_t rows = padded(limits_.prefill_chunk);
-  synthetic_width_ = std::max(layout.rows.key_elements() + layout.rows.value_elements(),
-                              std::int64_t{layout.metadata.kv_heads} * layout.metadata.dim);
-  synthetic_rows_ = engine_.backend->array<float>(rows * synthetic_width_);
-  cuda::launch_random_fill({.numbers = kernels::random_rows(kSyntheticSeed, 1.0F, synthetic_width_),
-                            .rows = rows,
-                            .cols = synthetic_width_,
-                            .out = synthetic_rows_.data()},
-                           engine_.stream->get());
+  synthetic_prompts_ =
+      std::make_unique<SyntheticPrompts>(kv_.layout(), transformer_.attention_shape().heads,
+                                         padded(limits_.prefill_chunk), *engine_.backend, *engine_.stream);
 }
 
 cuda::SwapTotals* DeviceStepRunner::host_totals(std::uint64_t number) const {
@@ -266,7 +257,7 @@ void DeviceStepRunner::prefill(const SequenceStep& step, std::size_t index, Begu
   HS_CHECK(step.first_position == state.kv.length, "a sequence's rows are planned in order");
   HS_CHECK(static_cast<std::int64_t>(step.tokens.size()) == step.rows, "one token per row");
   begun.result.stats.prefill_rows += step.rows;
-  const std::int64_t filled = synthetic_rows_.empty() ? 0 : fill_prompt(step);
+  const std::int64_t filled = synthetic_prompts_ == nullptr ? 0 : fill_prompt(step);
   const std::int64_t rows = step.rows - filled;
   sampler_.see_prompt(state, step.tokens, step.sample, kv_.block());
   if (rows == 0) return;
@@ -325,17 +316,11 @@ std::int64_t DeviceStepRunner::begin_prompt_rows(const SequenceStep& step, std::
 std::int64_t DeviceStepRunner::fill_prompt(const SequenceStep& step) {
   if (step.prompt_logprobs >= 0) return 0;
   const std::int64_t rows = step.rows - (step.sample ? 1 : 0);
-  const float* const numbers = synthetic_rows_.data();
   for (std::int64_t first = 0; first < rows; first += limits_.prefill_chunk) {
     const std::int64_t count = std::min(limits_.prefill_chunk, rows - first);
     (void)begin_prompt_rows(step, first, count);
-    for (std::int32_t layer = 0; layer < kv_.layout().rows.layers; ++layer) {
-      attention_.keep_prompt({.layer = LayerId{layer},
-                              .k = numbers,
-                              .v = numbers + kv_.geometry().key_elements(),
-                              .row_stride = synthetic_width_,
-                              .index_k = numbers});
-    }
+    for (std::int32_t layer = 0; layer < kv_.layout().rows.layers; ++layer)
+      attention_.keep_prompt(synthetic_prompts_->layer(LayerId{layer}));
     kv_.commit_rows(step.state->kv, count, step.state->step_traffic);
   }
   return rows;

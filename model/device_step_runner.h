@@ -22,6 +22,7 @@
 #include "model/device_sampler.h"
 #include "model/step_executor.h"
 #include "model/step_plan.h"
+#include "model/synthetic_prompts.h"
 #include "model/transformer.h"
 #include "sparse/device_kv.h"
 #include "storage/kv_pools.h"
@@ -125,10 +126,9 @@ class DeviceStepRunner final : public StepExecutor {
   std::vector<SequenceSlice> slices_;
   DecodeProbe* probe_ = nullptr;
   std::unique_ptr<const sparse::DeviceSelectionModel> selection_model_;
-  std::int64_t synthetic_width_ = 0;
-  kernels::Array<float> synthetic_rows_;  // [chunk, width] keys, then values; empty: prompts are computed
-  std::deque<BegunStep> begun_;           // oldest first
-  std::uint64_t number_ = 0;              // of the newest step, from 1 on
+  std::unique_ptr<SyntheticPrompts> synthetic_prompts_;  // null: prompts are computed
+  std::deque<BegunStep> begun_;                          // oldest first
+  std::uint64_t number_ = 0;                             // of the newest step, from 1 on
   // By number: two that are begun, and the one before them, which says how long the device waited.
   std::array<std::shared_ptr<Reached>, kMostBegun + 1> reached_;
 };

@@ -4,6 +4,7 @@
 // a request takes of the GPU.
 //   throughput [llama|deepseek] [churn] [steps] [GiB of the host pool]
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -108,6 +109,7 @@ Bench::Bench(const BenchOptions& options)
   pools_.metadata_pages = static_cast<std::int32_t>(most_sequences() * pages * layout_.metadata_layers);
   auto device = require(storage::DevicePool::create(
       layout_, {.rows = pools_.device_pages, .metadata = pools_.metadata_pages}, cuda::device_pool_memory));
+  const auto start = std::chrono::steady_clock::now();
   auto host = require(storage::HostPool::create(layout_, pools_.host_pages, cuda::mapped_pool_memory(usable)));
   runner_ =
       std::make_unique<model::DeviceStepRunner>(std::move(engine), std::move(device), std::move(host), algorithm_,
