@@ -1,19 +1,70 @@
 #include "model/device_memory_plan.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/hot_row.h"
+#include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/selection/block_scores.h"
+#include "kernels/cuda/selection/low_rank_scores.h"
+#include "kernels/cuda/sparse_attention.h"
+#include "kernels/cuda/sparse_diff.h"
 #include "model/checkpoint.h"
 #include "model/decode_batch.h"
+#include "sparse/hot_buffer.h"
 
 namespace hotset::model {
 namespace {
 
-constexpr std::int64_t kFloat = 4;
-constexpr std::int64_t kGraphsAndLibraries = std::int64_t{768} << 20;  // captured graphs, kernels, cuBLASLt's workspace
-constexpr std::int64_t kPieceTokens = 4096;                            // of expanded or staged rows
-constexpr std::int64_t kSelectedRows = 256;                            // of a prompt that select together
+namespace cuda = kernels::cuda;
 
-// Of one row of a step, without attention.
+using Kind = MetadataGeometry::Kind;
+
+constexpr std::int64_t kFloat = 4;
+constexpr std::int64_t kArenaBytes = std::int64_t{96} << 20;  // of pieces for small arrays: what is not handed out
+constexpr std::int64_t kPieceTokens = 4096;                   // of expanded or staged rows
+constexpr std::int64_t kSelectedRows = 256;                   // of a prompt that select together
+
+struct Sizes {
+  const ModelConfig& config;
+  const KvLayout& layout;
+  const DeviceRunnerLimits& limits;
+  std::int64_t element = 0;  // bytes, of the compute type
+  std::int64_t batch = 0;    // rows of a decode step
+  std::int64_t chunk = 0;    // rows of a prompt's step
+  std::int64_t tokens = 0;   // of a sequence
+  std::int64_t longest = 0;  // list of rows that a query of a decode step attends to
+
+  [[nodiscard]] bool index_keys() const { return layout.metadata.kind == Kind::kIndexKeys; }
+  [[nodiscard]] std::int64_t rows() const { return std::max(batch, chunk); }
+};
+
+Sizes sizes_of(const ModelConfig& config, const KvLayout& layout, kernels::ElementType compute,
+               const DeviceRunnerLimits& limits) {
+  Sizes sizes{.config = config,
+              .layout = layout,
+              .limits = limits,
+              .element = element_bytes(compute),
+              .batch = DecodeBatch::bucket(std::max(limits.max_batch, limits.least_rows)),
+              .chunk = round_up(limits.prefill_chunk, kPageTokens),
+              .tokens = limits.max_tokens};
+  sizes.longest = sizes.tokens;
+  // With an indexer, who does not select is no longer than a selection.
+  if (sizes.index_keys()) {
+    constexpr std::uint64_t kLeast = 1024;
+    const auto selected = static_cast<std::uint64_t>(limits.max_selected);
+    sizes.longest =
+        std::min(sizes.tokens, static_cast<std::int64_t>(std::max(kLeast, std::bit_ceil(std::max(selected, kLeast)))));
+  }
+  return sizes;
+}
+
+std::int64_t growing(std::int64_t bytes) { return bytes == 0 ? 0 : cuda::GrowingMemory::size_for(bytes); }
+
+// Of one row of a step: residual stream, projections, feed-forward part.
 std::int64_t row_bytes(const ModelConfig& config, std::int64_t element) {
   const std::int64_t heads = config.heads;
   std::int64_t bytes = config.hidden * (kFloat + element);
@@ -21,20 +72,115 @@ std::int64_t row_bytes(const ModelConfig& config, std::int64_t element) {
     const LatentConfig& latent = *config.latent;
     const std::int64_t key_dim = latent.kv_rank + latent.rope_dim;
     bytes += latent.q_rank * (kFloat + element) + key_dim * kFloat;
-    bytes += heads * (2 * config.head_dim + key_dim) * kFloat;  // queries twice: for conversion
+    bytes += heads * (config.head_dim + key_dim) * kFloat;
     bytes += heads * (latent.kv_rank + latent.value_dim) * element;
     if (config.indexer) bytes += (std::int64_t{config.indexer->heads} + 1) * (config.indexer->dim + 1) * kFloat;
   } else {
-    bytes += (2 * heads + 2 * std::int64_t{config.kv_heads}) * config.head_dim * kFloat;
+    bytes += (heads + 2 * std::int64_t{config.kv_heads}) * config.head_dim * kFloat;
     bytes += heads * config.head_dim * element;
   }
   std::int64_t widest = config.intermediate;
   if (config.experts) {
     const ExpertsConfig& experts = *config.experts;
     widest = std::max(widest, experts.shared * experts.intermediate);
-    bytes += experts.count * kFloat + experts.per_token * (8 + 4 * (config.hidden + experts.intermediate));
+    bytes += experts.count * kFloat + std::int64_t{experts.per_token} * 8;
   }
   return bytes + widest * (2 * kFloat + element);
+}
+
+// What the backend needs for products: inputs in the compute type, rows of experts.
+std::int64_t product_bytes(const Sizes& sizes) {
+  const ModelConfig& config = sizes.config;
+  std::int64_t bytes = growing(sizes.rows() * config.heads * config.head_dim * sizes.element);
+  if (config.experts) {
+    const cuda::ExpertWeights experts{
+        .format = sizes.element == kFloat ? cuda::ExpertFormat::kF32 : cuda::ExpertFormat::kBF16,
+        .experts = config.experts->count,
+        .hidden = config.hidden,
+        .intermediate = config.experts->intermediate};
+    bytes += growing(
+        static_cast<std::int64_t>(cuda::experts_workspace_bytes(experts, sizes.rows(), config.experts->per_token)));
+  }
+  return bytes;
+}
+
+// Logits, the counts of tokens, results.
+std::int64_t sampling_bytes(const Sizes& sizes) {
+  const std::int64_t vocabulary = sizes.config.vocabulary;
+  const std::int64_t results = 4 * sizes.limits.max_batch + 64;
+  std::int64_t bytes = (sizes.batch + 2 * sizes.limits.max_batch + 8) * vocabulary * kFloat;
+  bytes += growing(static_cast<std::int64_t>(cuda::sampling_workspace_bytes(sizes.batch, vocabulary)));
+  return bytes + results * (static_cast<std::int64_t>(sizeof(cuda::SamplingRow)) + 16 + cuda::kMostAlternatives * 8);
+}
+
+// Page tables, selections, hot buffers: sparse::DeviceKv.
+std::int64_t table_bytes(const Sizes& sizes) {
+  const std::int64_t layers = sizes.layout.rows.layers;
+  const sparse::HotBufferShape& hot = sizes.limits.largest_hot;
+  const std::int64_t pages = std::max(pages_for_tokens(sizes.tokens), sparse::hot_pages_of(hot).total());
+  std::int64_t bytes = (sizes.batch + 1) * (layers + sizes.layout.metadata_layers + 1) * pages * kFloat;
+  bytes += (sizes.batch + 1) * layers * static_cast<std::int64_t>(sizeof(cuda::HotRow));
+  bytes += layers * sizes.batch * (sizes.limits.max_selected + 1) * kFloat;
+  if (hot.hot_blocks > 0)
+    bytes += (sizes.batch + std::max<std::int64_t>(8, sizes.batch / 2)) * round_up(layers * hot.hot_blocks * 6, 256);
+  return bytes;
+}
+
+// Scores of rows that select and what they are made of.
+std::int64_t scoring_bytes(const Sizes& sizes) {
+  const MetadataGeometry& metadata = sizes.layout.metadata;
+  const std::int64_t scored = std::max(sizes.batch, sizes.index_keys() ? kSelectedRows : std::int64_t{0});
+  std::int64_t bytes = metadata.kind == Kind::kNone ? 0 : growing(scored * sizes.tokens * kFloat);
+  if (metadata.kind == Kind::kLowRankKeys) {
+    bytes += growing(static_cast<std::int64_t>(
+        cuda::low_rank_workspace_bytes(sizes.batch, sizes.tokens, sizes.config.heads, metadata.rank)));
+    bytes += std::int64_t{sizes.layout.rows.layers} * metadata.kv_heads * metadata.dim * metadata.rank * kFloat;
+  } else if (metadata.kind == Kind::kBlockBounds) {
+    bytes += growing(static_cast<std::int64_t>(
+        cuda::block_workspace_bytes(sizes.batch, sizes.tokens, metadata.block_tokens, sizes.config.heads)));
+  }
+  return bytes;
+}
+
+// Lists of rows and partial results of attention over them; diffs of hot rows.
+std::int64_t list_bytes(const Sizes& sizes) {
+  const KvGeometry& rows = sizes.layout.rows;
+  const std::int64_t selected = sizes.limits.max_selected;
+  const std::int64_t of_prompt = sizes.index_keys() ? kSelectedRows : 0;
+  const auto partial = [&](std::int64_t count, std::int64_t longest) {
+    return cuda::sparse_attention_workspace_bytes(rows, sizes.config.heads, count, longest);
+  };
+  std::int64_t bytes = growing(std::max(sizes.batch * sizes.longest, of_prompt * selected) * kFloat);
+  bytes += growing(std::max(partial(sizes.batch, sizes.longest), partial(of_prompt, selected)));
+  bytes += std::max(kSelectedRows, sizes.batch) * (sizes.config.heads + 1) * kFloat;
+  return bytes + sizes.batch * selected * (kFloat + static_cast<std::int64_t>(sizeof(cuda::SparseMiss)));
+}
+
+// State of the softmax, queries in the compute type, pieces of rows, selections of a chunk.
+std::int64_t prompt_bytes(const Sizes& sizes) {
+  const ModelConfig& config = sizes.config;
+  const std::int64_t row = sizes.layout.rows.row_bytes();
+  KvGeometry geometry = sizes.layout.rows;
+  std::int64_t bytes = growing(sizes.chunk * config.heads * config.head_dim * sizes.element);
+  if (config.latent) {
+    const LatentConfig& latent = *config.latent;
+    geometry = {.layers = geometry.layers,
+                .kv_heads = config.heads,
+                .key_dim = latent.nope_dim + latent.rope_dim,
+                .value_dim = latent.value_dim,
+                .dtype = sizes.element == kFloat ? KvDType::kF32 : KvDType::kBF16};
+    bytes += growing(kPieceTokens * (latent.kv_rank + latent.rope_dim) * sizes.element);
+    bytes += growing(kPieceTokens * config.heads * latent.nope_dim * sizes.element);
+    bytes += growing(kPieceTokens * config.heads * latent.value_dim * sizes.element);
+  }
+  bytes += growing(cuda::prefill_attention_workspace_bytes(geometry, config.heads, sizes.chunk));
+  if (sizes.index_keys()) {  // a prompt from the host brings whole layers
+    bytes += growing(round_up(sizes.tokens, kPageTokens) * row);
+    bytes += growing(sizes.chunk * sizes.limits.max_selected * kFloat) + growing(sizes.chunk * (4 * 8 + 3 * kFloat));
+  } else {
+    bytes += growing(sizes.chunk * row) + growing(kPieceTokens * row);
+  }
+  return bytes + growing(pages_for_tokens(sizes.tokens) * sizes.layout.metadata.page_bytes());
 }
 
 }  // namespace
@@ -52,41 +198,9 @@ std::int64_t device_weight_bytes(const ModelConfig& config, kernels::ElementType
 
 std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& layout, kernels::ElementType compute,
                                     const DeviceRunnerLimits& limits) {
-  const std::int64_t element = element_bytes(compute);
-  const std::int64_t batch = DecodeBatch::bucket(limits.max_batch);
-  const std::int64_t chunk = round_up(limits.prefill_chunk, kPageTokens);
-  const std::int64_t rows = std::max(batch, chunk);
-  const std::int64_t tokens = limits.max_tokens;
-  const std::int64_t layers = layout.rows.layers;
-  const std::int64_t heads = config.heads;
-  const std::int64_t value_dim = layout.rows.value_dim;
-
-  std::int64_t bytes = kGraphsAndLibraries;
-  bytes += rows * row_bytes(config, element);
-  bytes += 4 * batch * config.vocabulary * kFloat;  // logits, sampling, its counts
-  // Decode attention: lists, partial results of runs of 256; those of a full batch share the pool's rows, so half of
-  // the longest possible is ample.
-  bytes += batch * tokens * kFloat;
-  bytes += batch * heads * (ceil_div(tokens, 256) + 1) * (value_dim + 4) * kFloat / 2;
-  if (limits.max_selected > 0) {  // scores and what they are made of
-    const std::int64_t scored =
-        std::max(batch, layout.metadata.kind == MetadataGeometry::Kind::kIndexKeys ? kSelectedRows : std::int64_t{0});
-    bytes += scored * tokens * kFloat + batch * heads * (ceil_div(tokens, 256) * 8 + layout.metadata.rank * kFloat);
-    bytes += layers * batch * limits.max_selected * kFloat;
-    bytes += (batch + 8 + batch / 2) * layers * limits.largest_hot.hot_blocks * 6;
-  }
-  bytes += (batch + 1) * (layers + layout.metadata_layers + 1) * pages_for_tokens(tokens) * kFloat;
-  // Prompts: state of the softmax, queries in the compute type, pieces of rows.
-  const std::int64_t prompt_dim = config.latent ? config.latent->value_dim : value_dim;
-  bytes += chunk * heads * ((prompt_dim + 5) * kFloat + config.head_dim * element);
-  bytes += 2 * kPieceTokens * layout.rows.row_bytes();
-  if (config.latent) {
-    const LatentConfig& latent = *config.latent;
-    bytes += kPieceTokens * element * (latent.kv_rank + latent.rope_dim + heads * (latent.nope_dim + latent.value_dim));
-    bytes += tokens * layout.rows.row_bytes();  // a prompt from the host brings whole layers
-  }
-  bytes += pages_for_tokens(tokens) * layout.metadata.page_bytes();
-  return bytes;
+  const Sizes sizes = sizes_of(config, layout, compute, limits);
+  return kDriverBytes + kArenaBytes + sizes.rows() * row_bytes(config, sizes.element) + product_bytes(sizes) +
+         sampling_bytes(sizes) + table_bytes(sizes) + scoring_bytes(sizes) + list_bytes(sizes) + prompt_bytes(sizes);
 }
 
 }  // namespace hotset::model

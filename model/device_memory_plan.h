@@ -13,9 +13,12 @@ namespace hotset::model {
 // Bytes of the weights in the compute type.
 [[nodiscard]] std::int64_t device_weight_bytes(const ModelConfig& config, kernels::ElementType compute);
 
+// Captured graphs, loaded kernels, cuBLASLt's workspace: what the driver takes.
+inline constexpr std::int64_t kDriverBytes = std::int64_t{768} << 20;
+
 // Bytes of the workspace: activations of the longest step, logits, scores, lists and partial results of attention,
-// tables of the batch, state of hot buffers, cuBLASLt and captured graphs. An upper bound; parts that depend on lengths
-// grow up to it as longer sequences come.
+// tables of the batch, state of hot buffers, and kDriverBytes. An upper bound: parts that depend on lengths grow up to
+// it as longer sequences come (kernels::cuda::GrowingMemory).
 [[nodiscard]] std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& layout,
                                                   kernels::ElementType compute, const DeviceRunnerLimits& limits);
 

@@ -107,8 +107,10 @@ class ModeDriver {
     }
   };
 
-  ModeDriver(const ModeDriverOptions& options, std::uint64_t seed) : options_(options), random_(seed) {
-    auto checkpoint = require(model::open_checkpoint(options.checkpoint));
+  ModeDriver(const ModeDriverOptions& options, std::uint64_t seed)
+      : ModeDriver(options, seed, require(model::open_checkpoint(options.checkpoint))) {}
+  ModeDriver(const ModeDriverOptions& options, std::uint64_t seed, std::unique_ptr<model::Checkpoint> checkpoint)
+      : options_(options), random_(seed) {
     const model::ModelConfig& config = checkpoint->config();
     if (options.algorithm == "dsa") options_.threshold = config.indexer->top_k;
     add_choice(options.algorithm, config);
