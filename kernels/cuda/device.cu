@@ -6,7 +6,6 @@
 
 #include "core/concat.h"
 #include "core/kv_geometry.h"
-#include "core/kv_geometry.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/runtime.h"
 
@@ -207,10 +206,9 @@ void DeviceStream::fill_bytes(void* target, int byte, std::int64_t bytes) const 
 
 void DeviceStream::synchronize() const { HOTSET_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
 
-DeviceEvent::DeviceEvent(bool timing, bool sleeps) {
+DeviceEvent::DeviceEvent(bool timing) {
   cudaEvent_t event = nullptr;
-  HOTSET_CUDA_CHECK(cudaEventCreateWithFlags(&event, (timing ? cudaEventDefault : cudaEventDisableTiming) |
-                                                         (sleeps ? cudaEventBlockingSync : cudaEventDefault)));
+  HOTSET_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
   event_ = event;
 }
 DeviceEvent::DeviceEvent(DeviceEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
@@ -228,6 +226,12 @@ void DeviceEvent::make_wait(const DeviceStream& stream) const {
   HOTSET_CUDA_CHECK(cudaStreamWaitEvent(stream.get(), as_event(event_), 0));
 }
 void DeviceEvent::synchronize() const { HOTSET_CUDA_CHECK(cudaEventSynchronize(as_event(event_))); }
+bool DeviceEvent::reached() const {
+  const cudaError_t status = cudaEventQuery(as_event(event_));
+  if (status == cudaErrorNotReady) return false;
+  HOTSET_CUDA_CHECK(status);
+  return true;
+}
 double DeviceEvent::milliseconds_since(const DeviceEvent& earlier) const {
   float time = 0;
   HOTSET_CUDA_CHECK(cudaEventElapsedTime(&time, as_event(earlier.event_), as_event(event_)));

@@ -119,14 +119,14 @@ class DeviceStream {
 
 class DeviceEvent {
  public:
-  // `sleeps`: synchronize() lets the thread sleep, where otherwise it looks again and again.
-  explicit DeviceEvent(bool timing = false, bool sleeps = false);
+  explicit DeviceEvent(bool timing = false);
   DeviceEvent(DeviceEvent&& other) noexcept;
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
   ~DeviceEvent();
   void record(const DeviceStream& stream);
   void make_wait(const DeviceStream& stream) const;  // work queued there from now on comes after the last record()
-  void synchronize() const;
+  void synchronize() const;                          // keeps a processor busy
+  [[nodiscard]] bool reached() const;                // what the last record() stands behind is done
   [[nodiscard]] double milliseconds_since(const DeviceEvent& earlier) const;  // both with timing, both reached
 
  private:
