@@ -83,25 +83,38 @@ inline constexpr float kLatentSlack = 8.0F;  // of powers of 2: weights are up t
 // The queries of the block's heads, in bf16; heads that are not there are zeros. By the consumers.
 __device__ inline void load_latent_queries(const AttentionArgs& args, const LatentPlace& place, std::uint32_t to) {
   constexpr int kUnits = kLatentKeyDim / 8;
-#pragma unroll 6
-  for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * kUnits; i += kConsumers) {
-    const int head = i / kUnits;
-    const int unit = i % kUnits;
-    const std::int64_t at =
-        place.row * args.q_stride + std::int64_t{place.first_head + head} * kLatentKeyDim + unit * 8;
-    uint4 out{0, 0, 0, 0};
-    if (head < place.heads && args.q_bf16) {
-      out = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.q) + at);
-    } else if (head < place.heads) {
-      const auto* const from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
-      const float4 low = from[0];
-      const float4 high = from[1];
-      out = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
+  const auto address = [to](int head, int unit) {
+    return to + unit / 8 * kLatentColumnBytes + head * 128 + ((unit % 8 ^ head % 8) << 4);
+  };
+  const auto offset = [&](int head, int unit) {
+    return place.row * args.q_stride + std::int64_t{place.first_head + head} * kLatentKeyDim + unit * 8;
+  };
+  if (args.q_bf16) {
+    const auto* const q = static_cast<const __nv_bfloat16*>(args.q);
+#pragma unroll 3
+    for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * kUnits; i += kConsumers) {
+      const int head = i / kUnits;
+      const bool present = head < place.heads;
+      copy_16_async(address(head, i % kUnits), q + (present ? offset(head, i % kUnits) : 0), present);
     }
-    const std::uint32_t address = to + unit / 8 * kLatentColumnBytes + head * 128 + ((unit % 8 ^ head % 8) << 4);
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(out.x), "r"(out.y), "r"(out.z),
-                 "r"(out.w)
-                 : "memory");
+    commit_copies();
+    wait_copies<0>();
+  } else {
+    const auto* const q = static_cast<const float*>(args.q);
+#pragma unroll 3
+    for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * kUnits; i += kConsumers) {
+      const int head = i / kUnits;
+      uint4 out{0, 0, 0, 0};
+      if (head < place.heads) {
+        const auto* const from = reinterpret_cast<const float4*>(q + offset(head, i % kUnits));
+        const float4 low = from[0];
+        const float4 high = from[1];
+        out = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
+      }
+      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(address(head, i % kUnits)), "r"(out.x),
+                   "r"(out.y), "r"(out.z), "r"(out.w)
+                   : "memory");
+    }
   }
   publish_to_products();
 }
@@ -114,7 +127,7 @@ __device__ inline float power_of_2(float x) {
 }
 
 // A consumer: half kHalf of the channels. A thread holds heads head_ + {0, 8}.
-template <int kHalf>
+template <int kHalf, bool kPair>
 class LatentConsumer {
  public:
   __device__ LatentConsumer(const AttentionArgs& args, const LatentPlace& place, LatentShared& shared)
@@ -125,46 +138,63 @@ class LatentConsumer {
         head_(static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane_ / 4) {}
 
   __device__ void run() {
-#pragma unroll
-    for (int i = 0; i < 128; ++i) acc_[i] = 0.0F;  // a run's first product replaces what is there
-    float total_max[2] = {-INFINITY, -INFINITY};
-    float total_sum[2] = {0.0F, 0.0F};
+    const int first = place_.first_tile();
     const int end = place_.end_tile();
+    float scores[32];  // rows 8 j + 2 (lane % 4) + {0, 1} of both heads: scores[4 j + {0, 1}, {2, 3}]
     int now = 0;
     std::uint32_t parity = 0;
-    for (int tile = place_.first_tile(); tile < end; ++tile) {
+    if constexpr (kHalf == 0) find_slots(first);
+    for (int tile = first; tile < end; ++tile) {
       const bool starts_run = tile % kLatentRunTiles == 0;
       const std::uint32_t rows = shared_address(shared_.rows[now]);
-      wait_phase(shared_address(&shared_.filled[now]), parity);
+      const std::uint32_t emptied = shared_address(&shared_.emptied[now]);
       if constexpr (kHalf == 0) {
-        if (starts_run) {
-          max_[0] = max_[1] = -INFINITY;
-          sum_[0] = sum_[1] = 0.0F;
+        if (tile == first) {
+          wait_phase(shared_address(&shared_.filled[now]), parity);
+          start_scores(rows, scores);
         }
-        make_weights(rows, shared_.present[now], tile > place_.first_tile());
+        wait_products(scores);
+        make_weights(scores, starts_run, tile > first);
+      } else {
+        if (tile > first) meet(kWeightsFree, kConsumers);
+        wait_phase(shared_address(&shared_.filled[now]), parity);
       }
       meet(kWeightsReady, kConsumers);
-      add_values(rows, starts_run);
-      if constexpr (kHalf == 1) count_in(kWeightsFree, kConsumers);
-      if (lane_ == 0) arrive_at(shared_address(&shared_.emptied[now]));
+      start_values(rows, starts_run);
       parity ^= now;
       now ^= 1;
-      if (tile % kLatentRunTiles == kLatentRunTiles - 1 || tile + 1 == end) {
-        share_run_sums();
-        finish_run(tile / kLatentRunTiles, total_max, total_sum);
+      if (kHalf == 0 && tile + 1 < end) {
+        // The next tile's scores follow at once.
+        find_slots(tile + 1);
+        wait_phase(shared_address(&shared_.filled[now]), parity);
+        start_scores(shared_address(shared_.rows[now]), scores);
+        wait_products<1>(acc_);
+      } else {
+        wait_products(acc_);
       }
+      if (lane_ == 0) {
+        arrive_at(emptied);
+        if constexpr (kPair) arrive_in_block(address_in_block(emptied, place_.rank ^ 1));
+      }
+      if (tile % kLatentRunTiles == kLatentRunTiles - 1 || tile + 1 == end) finish_run(tile / kLatentRunTiles);
     }
-    // The last count of the other half.
-    if constexpr (kHalf == 0) meet(kWeightsFree, kConsumers);
+    if constexpr (kPair) meet_cluster();  // what this block sent has come; none leaves before the other is done with it
+    if (place_.whole) write_results();
   }
 
  private:
-  // The scores of the tile become weights in shared memory, once those of the tile before are done with.
-  __device__ void make_weights(std::uint32_t rows, const std::uint32_t (&present)[kLatentTile / 8],
-                               bool others_before) {
+  // Of a tile's rows: the weights of holes are zeros.
+  __device__ void find_slots(int tile) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int rank = tile * kLatentTile + 32 * k + lane_;
+      slots_[k] = rank < place_.count ? static_cast<std::int32_t>(list_slot(args_, place_.row, rank)) : -1;
+    }
+  }
+
+  __device__ void start_scores(std::uint32_t rows, float (&scores)[32]) {
     const std::uint64_t q = tile_descriptor(shared_address(shared_.q), 16, 1024);
     const std::uint64_t keys = tile_descriptor(rows, 16, 1024);
-    float scores[32];  // rows 8 j + 2 (lane % 4) + {0, 1} of both heads: scores[4 j + {0, 1}, {2, 3}]
     begin_products();
 #pragma unroll
     for (int column = 0; column < kLatentKeyDim / 64; ++column) {
@@ -175,68 +205,81 @@ class LatentConsumer {
       }
     }
     commit_products();
-    wait_products(scores);
+  }
 
-    const float factor = args_.scale * kLog2E;
+  // The scores of the tile become weights in shared memory, once those of the tile before are done with.
+  __device__ void make_weights(float (&scores)[32], bool starts_run, bool others_before) {
+    float factor = args_.scale * kLog2E;
+    if (!(factor > 0.0F)) {  // else, the largest score is that of the largest product, and a hole's stays -infinity
 #pragma unroll
-    for (int i = 0; i < 32; ++i) scores[i] *= factor;
-    mask_holes(present, scores);
+      for (int i = 0; i < 32; ++i) scores[i] *= factor;
+      factor = 1.0F;
+    }
+    mask_holes(scores);
     float max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < 32; ++i) max[i / 2 % 2] = fmaxf(max[i / 2 % 2], scores[i]);
     float shift[2];
-    float keep[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       max[i] = fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 1));
-      max[i] = fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 2));
-      const float joined = max[i] > max_[i] + kLatentSlack ? max[i] : max_[i];
-      shift[i] = finite_or_zero(joined);
-      keep[i] = power_of_2(max_[i] - shift[i]);
-      max_[i] = joined;
-      sum_[i] *= keep[i];
+      max[i] = factor * fmaxf(max[i], __shfl_xor_sync(0xffffffffU, max[i], 2));
+      const float before = starts_run ? -INFINITY : max_[i];
+      max_[i] = max[i] > before + kLatentSlack ? max[i] : before;
+      shift[i] = finite_or_zero(max_[i]);
+      keep_[i] = power_of_2(before - shift[i]);
+      sum_[i] = starts_run ? 0.0F : sum_[i] * keep_[i];
+    }
+    std::uint32_t weights[4][4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = k % 2;
+        const float* const score = scores + 4 * (2 * pair + k / 2) + 2 * i;
+        const float low = power_of_2(fmaf(score[0], factor, -shift[i]));
+        const float high = power_of_2(fmaf(score[1], factor, -shift[i]));
+        sum_[i] += low + high;
+        weights[pair][k] = pack_bf16(low, high);
+      }
     }
     if (others_before) meet(kWeightsFree, kConsumers);
     if (lane_ % 4 == 0) {
-      shared_.keep[head_] = keep[0];
-      shared_.keep[head_ + 8] = keep[1];
+      shared_.keep[head_] = keep_[0];
+      shared_.keep[head_ + 8] = keep_[1];
     }
+    // A lane gives the address of row lane % 8 of matrix lane / 8: heads + {0, 8}, entries 16 pair + {0, 8}.
+    const int row = head_ - lane_ / 4 + lane_ % 16;
+    std::uint32_t to = shared_address(shared_.weights) + row * 128 + ((lane_ / 16 ^ row % 8) << 4);
+    asm volatile("" : "+r"(to));  // else, what follows from it is kept in registers from tile to tile
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float low = power_of_2(scores[4 * j + 2 * i] - shift[i]);
-        const float high = power_of_2(scores[4 * j + 2 * i + 1] - shift[i]);
-        sum_[i] += low + high;
-        const int row = head_ + 8 * i;
-        std::byte* const to = shared_.weights + row * 128 + ((j ^ row % 8) << 4) + 4 * (lane_ % 4);
-        *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(low, high);
-      }
-    }
+    for (int pair = 0; pair < 4; ++pair) store_matrices(to ^ pair << 5, weights[pair]);
     publish_to_products();
   }
 
-  __device__ void mask_holes(const std::uint32_t (&present)[kLatentTile / 8], float (&scores)[32]) const {
-    std::uint32_t all = 0xffffffffU;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) all &= present[j];
-    if (all == 0xffffffffU) return;
+  __device__ void mask_holes(float (&scores)[32]) const {
+    const std::uint32_t present[2] = {__ballot_sync(0xffffffffU, slots_[0] >= 0),
+                                      __ballot_sync(0xffffffffU, slots_[1] >= 0)};
+    if ((present[0] & present[1]) == 0xffffffffU) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const std::uint32_t word = present[j] >> (8 * (lane_ % 4));
+      const std::uint32_t bits = present[j / 4] >> (8 * (j % 4) + 2 * (lane_ % 4));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if ((word >> (4 * (i % 2)) & 1) == 0) scores[4 * j + i] = -INFINITY;
+        if ((bits >> (i % 2) & 1) == 0) scores[4 * j + i] = -INFINITY;
       }
     }
   }
 
   // Adds the weights' products with the values of this half.
-  __device__ void add_values(std::uint32_t rows, bool starts_run) {
-    const float keep[2] = {shared_.keep[head_], shared_.keep[head_ + 8]};
-    if (!starts_run && __any_sync(0xffffffffU, keep[0] != 1.0F || keep[1] != 1.0F)) {
+  __device__ void start_values(std::uint32_t rows, bool starts_run) {
+    if constexpr (kHalf == 1) {
+      keep_[0] = shared_.keep[head_];
+      keep_[1] = shared_.keep[head_ + 8];
+    }
+    if (!starts_run && __any_sync(0xffffffffU, keep_[0] != 1.0F || keep_[1] != 1.0F)) {
 #pragma unroll
-      for (int i = 0; i < 128; ++i) acc_[i] *= keep[i / 2 % 2];
+      for (int i = 0; i < 128; ++i) acc_[i] *= keep_[i / 2 % 2];
     }
     const std::uint64_t weights = tile_descriptor(shared_address(shared_.weights), 16, 1024);
     const std::uint64_t values = tile_descriptor(rows + kHalf * (4 * kLatentColumnBytes), kLatentColumnBytes, 1024);
@@ -246,79 +289,141 @@ class LatentConsumer {
       multiply_values(acc_, weights + step * 32 / 16, values + step * 2048 / 16, step > 0 || !starts_run);
     }
     commit_products();
-    wait_products(acc_);
   }
 
-  // Maximum and sum of all weights of the finished run, for both consumers.
-  __device__ void share_run_sums() {
-    if constexpr (kHalf == 0) {
+  // How a finished run joins the total of the runs before, for both consumers; or its maximum and sum, for latent_join.
+  __device__ void share_run_sums(int run) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        sum_[i] += __shfl_xor_sync(0xffffffffU, sum_[i], 1);
-        sum_[i] += __shfl_xor_sync(0xffffffffU, sum_[i], 2);
-        if (lane_ % 4 == 0) {
-          shared_.run_max[head_ + 8 * i] = max_[i];
-          shared_.run_sum[head_ + 8 * i] = sum_[i];
-        }
+    for (int i = 0; i < 2; ++i) {
+      sum_[i] += __shfl_xor_sync(0xffffffffU, sum_[i], 1);
+      sum_[i] += __shfl_xor_sync(0xffffffffU, sum_[i], 2);
+      const int head = head_ + 8 * i;
+      if (lane_ % 4 != 0) continue;
+      if (place_.whole) {
+        const bool first = run == place_.first_run;
+        float total_max = first ? -INFINITY : shared_.total_max[head];
+        float total_sum = first ? 0.0F : shared_.total_sum[head];
+        const MergeFactors factors = merge_sums(total_max, total_sum, max_[i], sum_[i]);
+        shared_.total_max[head] = total_max;
+        shared_.total_sum[head] = total_sum;
+        shared_.run_keep[head] = factors.keep;
+        shared_.run_take[head] = factors.take;
+      } else if (head < place_.heads) {
+        float* const base = run_partial(args_, place_.row, place_.first_head + head, run);
+        base[kLatentValueDim] = max_[i];
+        base[kLatentValueDim + 1] = sum_[i];
       }
     }
-    meet(kRunDone, kConsumers);
   }
 
-  __device__ float4 sums_at(int a, int i) const {
+  // Joins the finished run with the total, and keeps it in the workspace unless it is the result; or keeps the run.
+  __device__ void finish_run(int run) {
+    if constexpr (kHalf == 0) share_run_sums(run);
+    meet(kRunDone, kConsumers);
+    if (!place_.whole) return keep_run(run);
+    // [row][64 heads][warp of the consumers][32][lane] of float4. The workspace has room for it wherever a list has
+    // more than one run: its size counts runs of kGroupedRun for every head.
+    static_assert(kLatentRun >= 2 * kGroupedRun);
+    const std::int64_t block = place_.row * ceil_div(args_.heads, kLatentHeads) + place_.first_head / kLatentHeads;
+    float4* const total = reinterpret_cast<float4*>(args_.workspace) + block * (kLatentHeads * kLatentValueDim / 4) +
+                          static_cast<int>(threadIdx.x) / 32 * 1024 + lane_;
+    join_total(total, run == place_.first_run);
+    if (run + 1 == place_.end_run) return;
+#pragma unroll
+    for (int k = 0; k < 32; ++k) total[32 * k] = sums_at(k / 16, k % 16);
+  }
+
+  // Of head head_ + 8 i, channels 16 a + 2 (lane % 4) + {0, 1, 8, 9} of the half.
+  __device__ float4 sums_at(int i, int a) const {
     return {acc_[8 * a + 2 * i], acc_[8 * a + 2 * i + 1], acc_[8 * a + 4 + 2 * i], acc_[8 * a + 4 + 2 * i + 1]};
   }
 
-  // Joins the finished run with the total, or keeps it for latent_join.
-  __device__ void finish_run(int run, float (&total_max)[2], float (&total_sum)[2]) {
-    const bool first = run == place_.first_run;
-    const bool last = run + 1 == place_.end_run;
+  __device__ void join_total(const float4* total, bool first) {
+    constexpr int kBatch = 8;  // loads on their way together
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int head = head_ + 8 * i;
-      if (head >= place_.heads) continue;
-      const float max = shared_.run_max[head];
-      const float sum = shared_.run_sum[head];
-      float* const base = run_partial(args_, place_.row, place_.first_head + head, place_.whole ? 0 : run);
-      float* const partial = base + 256 * kHalf + 4 * (lane_ % 4);
-      const MergeFactors factors = merge_sums(total_max[i], total_sum[i], max, sum);
-      if (!place_.whole) {
-        if (kHalf == 0 && lane_ % 4 == 0) {
-          base[kLatentValueDim] = max;
-          base[kLatentValueDim + 1] = sum;
-        }
-#pragma unroll
-        for (int a = 0; a < 16; ++a) *reinterpret_cast<float4*>(partial + 16 * a) = sums_at(a, i);
-        continue;
-      }
-      // What is there is loaded in batches: one by one, each would wait for the workspace.
-      constexpr int kBatch = 8;
+      const MergeFactors factors{shared_.run_keep[head_ + 8 * i], shared_.run_take[head_ + 8 * i]};
 #pragma unroll
       for (int begin = 0; begin < 16; begin += kBatch) {
-        float4 total[kBatch] = {};
+        float4 before[kBatch] = {};
         if (!first) {
 #pragma unroll
-          for (int a = 0; a < kBatch; ++a) total[a] = *reinterpret_cast<const float4*>(partial + 16 * (begin + a));
+          for (int a = 0; a < kBatch; ++a) before[a] = total[32 * (16 * i + begin + a)];
         }
 #pragma unroll
         for (int a = 0; a < kBatch; ++a) {
-          join_sums(total[a], sums_at(begin + a, i), factors);
-          acc_[8 * (begin + a) + 2 * i] = total[a].x;
-          acc_[8 * (begin + a) + 2 * i + 1] = total[a].y;
-          acc_[8 * (begin + a) + 4 + 2 * i] = total[a].z;
-          acc_[8 * (begin + a) + 4 + 2 * i + 1] = total[a].w;
+          float* const acc = acc_ + 8 * (begin + a) + 2 * i;
+          join_sums(before[a], {acc[0], acc[1], acc[4], acc[5]}, factors);
+          acc[0] = before[a].x;
+          acc[1] = before[a].y;
+          acc[4] = before[a].z;
+          acc[5] = before[a].w;
         }
       }
-      if (!last) {
+    }
+  }
+
+  // For latent_join.
+  __device__ void keep_run(int run) const {
 #pragma unroll
-        for (int a = 0; a < 16; ++a) *reinterpret_cast<float4*>(partial + 16 * a) = sums_at(a, i);
-        continue;
+    for (int i = 0; i < 2; ++i) {
+      if (head_ + 8 * i >= place_.heads) continue;
+      float* const partial = run_partial(args_, place_.row, place_.first_head + head_ + 8 * i, run);
+#pragma unroll
+      for (int a = 0; a < 16; ++a) {
+        *reinterpret_cast<float4*>(partial + 256 * kHalf + 4 * (lane_ % 4) + 16 * a) = sums_at(i, a);
       }
-      const float factor = total_sum[i] == 0.0F ? 0.0F : 1.0F / total_sum[i];
-      const std::int64_t to = place_.row * args_.out_stride + std::int64_t{place_.first_head + head} * kLatentValueDim +
-                              256 * kHalf + 2 * (lane_ % 4);
+    }
+    __syncwarp();
+  }
+
+  // Through shared memory, where the rows were: a warp's 16 heads, rows of 256 channels and padding against conflicts.
+  __device__ void write_results() {
+    constexpr int kStride = 256 + 8;
+    static_assert(8 * 16 * kStride * sizeof(float) <= sizeof(shared_.rows));
+    auto* const staged = reinterpret_cast<float*>(shared_.rows) + static_cast<int>(threadIdx.x) / 32 * 16 * kStride;
 #pragma unroll
-      for (int a = 0; a < 16; ++a) store_result(args_, to + 16 * a, sums_at(a, i), factor);
+    for (int i = 0; i < 2; ++i) {
+      const float sum = shared_.total_sum[head_ + 8 * i];  // heads that are not there: of zeros, not written
+      const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
+      float* const to = staged + (lane_ / 4 + 8 * i) * kStride + 2 * (lane_ % 4);
+#pragma unroll
+      for (int j = 0; j < 32; ++j) {
+        *reinterpret_cast<float2*>(to + 8 * j) = {acc_[4 * j + 2 * i] * factor, acc_[4 * j + 2 * i + 1] * factor};
+      }
+    }
+    __syncwarp();
+    const int first_head = head_ - lane_ / 4;
+    const int heads = min(16, place_.heads - first_head);
+    const std::int64_t to =
+        place_.row * args_.out_stride + std::int64_t{place_.first_head + first_head} * kLatentValueDim + 256 * kHalf;
+    if (args_.out_bf16) {
+      write_rows<2>(staged, kStride, static_cast<std::byte*>(args_.out) + 2 * to, heads);
+    } else {
+      write_rows<4>(staged, kStride, static_cast<std::byte*>(args_.out) + 4 * to, heads);
+    }
+  }
+
+  // Numbers of kBytes.
+  template <int kBytes>
+  __device__ void write_rows(const float* staged, int stride, std::byte* to, int heads) const {
+    if (reinterpret_cast<std::uintptr_t>(to) % (4 * kBytes) == 0) {
+#pragma unroll 4
+      for (int i = 0; i < 2 * heads; ++i) {
+        const int at = 128 * (i % 2) + 4 * lane_;
+        const float4 four = *reinterpret_cast<const float4*>(staged + i / 2 * stride + at);
+        std::byte* const there = to + (i / 2 * kLatentValueDim + at) * kBytes;
+        if constexpr (kBytes == 2) {
+          *reinterpret_cast<uint2*>(there) = {pack_bf16(four.x, four.y), pack_bf16(four.z, four.w)};
+        } else {
+          *reinterpret_cast<float4*>(there) = four;
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int i = lane_; i < 256 * heads; i += 32) {
+        store_activation(to, kBytes == 2, i / 256 * kLatentValueDim + i % 256, staged[i / 256 * stride + i % 256]);
+      }
     }
   }
 
@@ -327,40 +432,50 @@ class LatentConsumer {
   LatentShared& shared_;
   const int lane_, head_;
   float acc_[128];  // channels 256 (half) + 8 j + 2 (lane % 4) + {0, 1} of both heads: acc_[4 j + {0, 1}, {2, 3}]
-  float max_[2];    // the first consumer's, as is sum_: of this thread's own weights
-  float sum_[2];
+  std::int32_t slots_[2];  // the first consumer's, as are those below: rows lane + {0, 32} of the next tile
+  float max_[2];
+  float sum_[2];   // of this thread's own weights
+  float keep_[2];  // both consumers': of the tile
 };
 
-template <bool kFp8>
+template <bool kFp8, bool kPair>
 __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place, LatentShared& shared) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       init_phases(shared_address(&shared.filled[i]), kLatentProducerWarps);
-      init_phases(shared_address(&shared.emptied[i]), kLatentConsumerWarps);
+      init_phases(shared_address(&shared.emptied[i]), (kPair ? 2 : 1) * kLatentConsumerWarps);
     }
+    if constexpr (kPair) publish_phases();
   }
-  __syncthreads();
+  if constexpr (kPair) {
+    __syncwarp();
+    meet_cluster();
+  } else {
+    __syncthreads();
+  }
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup < 2) load_latent_queries(args, place, shared_address(shared.q));
   if (warpgroup == 0) {
-    take_registers<192>();
-    load_latent_queries(args, place, shared_address(shared.q));
+    take_registers<208>();
     meet(kWeightsReady, kConsumers);
-    LatentConsumer<0>(args, place, shared).run();
+    LatentConsumer<0, kPair>(args, place, shared).run();
   } else if (warpgroup == 1) {
-    take_registers<176>();
-    load_latent_queries(args, place, shared_address(shared.q));
+    leave_registers<160>();
     meet(kWeightsReady, kConsumers);
-    LatentConsumer<1>(args, place, shared).run();
+    LatentConsumer<1, kPair>(args, place, shared).run();
   } else {
     leave_registers<136>();
-    LatentProducer<kFp8>(args, place, shared).run();
+    LatentProducer<kFp8, kPair>(args, place, shared).run();
+    __syncwarp();
+    if constexpr (kPair) meet_cluster();
   }
 }
 
 #endif
 
 // A block for every (row, column of runs, 64 heads), heads fastest. columns 1: a block takes all runs of its list.
-template <bool kFp8>
+// kPair: launched in clusters of 2, head_blocks are even.
+template <bool kFp8, bool kPair>
 __global__ void __launch_bounds__(kLatentThreads, 1)
     latent_attention(AttentionArgs args, int head_blocks, int columns) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -376,9 +491,10 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
   place.count = static_cast<int>(list_count(args, place.row));
   const int runs = (place.count + static_cast<int>(kLatentRun) - 1) / static_cast<int>(kLatentRun);
   place.whole = columns == 1;
+  if constexpr (kPair) place.rank = cluster_rank();
   place.first_run = rest % columns;
   place.end_run = place.whole ? runs : place.first_run + 1;
-  if (place.first_run < runs) return latent_block<kFp8>(args, place, shared);
+  if (place.first_run < runs) return latent_block<kFp8, kPair>(args, place, shared);
   if (!place.whole) return;
   for (int i = static_cast<int>(threadIdx.x); i < place.heads * kLatentValueDim; i += kLatentThreads) {
     store_activation(args.out, args.out_bf16,
@@ -401,20 +517,27 @@ inline void launch_latent_join(const AttentionArgs& args, Stream stream) {
   HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, latent_join, args));
 }
 
-template <bool kFp8>
-void launch_latent_kernel(const AttentionArgs& args, Stream stream) {
+template <bool kFp8, bool kPair>
+void launch_latent_kernel(const AttentionArgs& args, int head_blocks, Stream stream) {
   // Below so many lists of 64 heads each run gets a block of its own.
   constexpr std::int64_t kFillingLists = 96;
-  const std::int64_t head_blocks = ceil_div(args.heads, kLatentHeads);
   const std::int64_t lists = args.rows * head_blocks;
   const std::int64_t columns = lists >= kFillingLists ? 1 : args.max_runs;
   HS_CHECK(lists * columns < (std::int64_t{1} << 31) && args.rows * args.heads < (std::int64_t{1} << 31),
            "too many blocks for one launch");
-  const auto kernel = latent_attention<kFp8>;
+  const auto kernel = latent_attention<kFp8, kPair>;
   HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLatentSharedBytes));
-  kernel<<<static_cast<unsigned>(lists * columns), kLatentThreads, kLatentSharedBytes, stream>>>(
-      args, static_cast<int>(head_blocks), static_cast<int>(columns));
-  HOTSET_CUDA_CHECK_LAUNCH();
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {.x = kPair ? 2 : 1, .y = 1, .z = 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(lists * columns));
+  config.blockDim = dim3(kLatentThreads);
+  config.dynamicSmemBytes = kLatentSharedBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kPair ? 1 : 0;
+  HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args, head_blocks, static_cast<int>(columns)));
   if (columns > 1) launch_latent_join(args, stream);
 }
 

@@ -24,17 +24,18 @@ struct LatentShared {
   std::byte q[kLatentTileBytes];
   std::byte rows[2][kLatentTileBytes];
   std::byte weights[kLatentColumnBytes];
-  float keep[kLatentHeads];                            // the sums of the tiles before are multiplied by this
-  float run_max[kLatentHeads], run_sum[kLatentHeads];  // of a finished run
-  std::uint32_t present[2][kLatentTile / 8];           // of row r: bits 4 (r % 8) to 4 (r % 8) + 3 of word r / 8
-  std::uint64_t filled[2], emptied[2];                 // barriers: the tile is there; its products are done
+  float keep[kLatentHeads];                                // the sums of the tiles before are multiplied by this
+  float run_keep[kLatentHeads], run_take[kLatentHeads];    // how a finished run joins those before
+  float total_max[kLatentHeads], total_sum[kLatentHeads];  // of all finished runs
+  std::uint64_t filled[2], emptied[2];                     // barriers: the tile is there; its products are done
 };
 
 // What a block works on.
 struct LatentPlace {
   int row, count, first_run, end_run;
   int first_head, heads;
-  bool whole;  // all runs of the list: the result is written out
+  bool whole;              // all runs of the list: the result is written out
+  std::uint32_t rank = 0;  // in a pair of blocks: 0 or 1
 
   __device__ int first_tile() const { return first_run * kLatentRunTiles; }
   __device__ int end_tile() const { return min(end_run * kLatentRunTiles, (count + kLatentTile - 1) / kLatentTile); }
@@ -45,9 +46,15 @@ struct LatentPlace {
 inline constexpr int kLatentProducerWarps = 4;
 inline constexpr int kLatentConsumerWarps = 8;
 
-// Two rows of a tile per thread, a quarter of each (every fourth 16-byte unit): rows 16 (warp) + 8 k + lane / 4.
-template <bool kFp8>
+// Rows are laid down 8 at a time by a warp, a row by four lanes, of which each takes every fourth 16-byte unit.
+//
+// A block by itself (kPair false): a thread has two rows of every tile, 16 (warp) + {0, 8} + lane / 4.
+// A pair of blocks that takes the same list for other heads: each lays down half of a tile, rows 32 (rank) + 8 (warp) +
+// lane / 4, and sends it to the other. The two sets of a thread's registers hold rows of two tiles.
+template <bool kFp8, bool kPair>
 class LatentProducer {
+  static_assert(kFp8 || !kPair);
+
  public:
   __device__ LatentProducer(const AttentionArgs& args, const LatentPlace& place, LatentShared& shared)
       : args_(args),
@@ -57,45 +64,101 @@ class LatentProducer {
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run() {
+    if constexpr (kPair) {
+      run_in_pair();
+    } else {
+      run_alone();
+    }
+  }
+
+ private:
+  __device__ void run_alone() {
     const int end = place_.end_tile();
-    find_slots(place_.first_tile());
+    find_slots(place_.first_tile(), slots_);
+    std::int32_t ahead[2];
     if constexpr (kFp8) {
+      find_slots(place_.first_tile() + 1, ahead);
       load_row<0>();
       load_row<1>();
-      find_slots(place_.first_tile() + 1);
     }
     int now = 0;
     std::uint32_t parity = 1;  // of the phase before the first: the places are free
     for (int tile = place_.first_tile(); tile < end; ++tile) {
-      if constexpr (kFp8) fetch_rows();
+      if constexpr (kFp8) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) slots_[k] = ahead[k];
+        find_slots(tile + 2, ahead);
+        fetch_rows();
+      }
       wait_phase(shared_address(&shared_.emptied[now]), parity);
       const std::uint32_t to = shared_address(shared_.rows[now]);
       if constexpr (kFp8) {
-        lay_down_row<0>(to, now);
-        load_row<0>();
-        lay_down_row<1>(to, now);
-        load_row<1>();
-        find_slots(tile + 2);
+        lay_down_row<0>(to);
+        lay_down_row<1>(to);
       } else {
-        copy_rows(to, now);
-        find_slots(tile + 1);
+        copy_rows(to);
+        find_slots(tile + 1, slots_);
         wait_copies<0>();
       }
       publish_to_products();
       __syncwarp();
       if (lane_ == 0) arrive_at(shared_address(&shared_.filled[now]));
+      if constexpr (kFp8) {
+        load_row<0>();
+        load_row<1>();
+      }
       parity ^= now;
       now ^= 1;
     }
   }
 
- private:
+  __device__ void run_in_pair() {
+    const int first = place_.first_tile();
+    const int end = place_.end_tile();
+    find_slots(first, slots_);
+    load_row<0>();
+    load_row<1>();
+    find_slots(first + 2, slots_);
+    std::uint32_t parity = 1;
+    for (int tile = first; tile < end; tile += 2) {
+      lay_down_half<0>(parity);
+      if (tile + 1 < end) lay_down_half<1>(parity);
+      find_slots(tile + 4, slots_);
+      parity ^= 1;
+    }
+  }
+
+  // This block's half of a tile, in both blocks; then the row of two tiles later is sent for.
+  template <int k>
+  __device__ void lay_down_half(std::uint32_t parity) {
+    const std::uint32_t to = shared_address(shared_.rows[k]);
+    const std::uint32_t filled = shared_address(&shared_.filled[k]);
+    wait_phase(shared_address(&shared_.emptied[k]), parity);
+    lay_down_row<k>(to);
+    publish_to_products();
+    __syncwarp();
+    constexpr int kBytes = 8 * 128;  // of 8 rows in a block of 64 channels
+    constexpr int kColumns = kLatentKeyDim / 64;
+    if (lane_ < kColumns) {
+      const std::uint32_t from = to + lane_ * kLatentColumnBytes + row_of(k) / 8 * kBytes;
+      const std::uint32_t other = place_.rank ^ 1;
+      copy_to_block(address_in_block(from, other), from, kBytes, address_in_block(filled, other));
+    }
+    if (lane_ == 0) arrive_expecting(filled, kColumns * kBytes);
+    load_row<k>();
+  }
+
+  // Of the tile.
+  __device__ int row_of(int k) const {
+    return (kPair ? 32 * static_cast<int>(place_.rank) + 8 * warp_ : 16 * warp_ + 8 * k) + lane_ / 4;
+  }
+
   // Behind the list's end: holes.
-  __device__ void find_slots(int tile) {
+  __device__ void find_slots(int tile, std::int32_t (&slots)[2]) const {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const int rank = tile * kLatentTile + 16 * warp_ + 8 * k + lane_ / 4;
-      slots_[k] = rank < place_.count ? static_cast<std::int32_t>(list_slot(args_, place_.row, rank)) : -1;
+      const int rank = (kPair ? tile + k : tile) * kLatentTile + row_of(k);
+      slots[k] = rank < place_.count ? static_cast<std::int32_t>(list_slot(args_, place_.row, rank)) : -1;
     }
   }
 
@@ -127,7 +190,6 @@ class LatentProducer {
   template <int k>
   __device__ void load_row() {
     const bool present = slots_[k] >= 0;
-    present_[k] = __ballot_sync(0xffffffffU, present);
     const std::byte* const from = args_.pool + slots_[k] * args_.view.row_bytes;
     const int quarter = lane_ % 4;
 #pragma unroll
@@ -157,10 +219,9 @@ class LatentProducer {
   }
 
   template <int k>
-  __device__ void lay_down_row(std::uint32_t tile, int now) {
-    const int row = 16 * warp_ + 8 * k + lane_ / 4;
+  __device__ void lay_down_row(std::uint32_t tile) {
+    const int row = row_of(k);
     const int quarter = lane_ % 4;
-    if (lane_ == 0) shared_.present[now][2 * warp_ + k] = present_[k];
     const float scales[4] = {__uint_as_float(scales_[k].x), __uint_as_float(scales_[k].y),
                              __uint_as_float(scales_[k].z), __uint_as_float(scales_[k].w)};
 #pragma unroll
@@ -188,13 +249,11 @@ class LatentProducer {
     }
   }
 
-  __device__ void copy_rows(std::uint32_t tile, int now) {
+  __device__ void copy_rows(std::uint32_t tile) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const int row = 16 * warp_ + 8 * k + lane_ / 4;
+      const int row = row_of(k);
       const bool present = slots_[k] >= 0;
-      const std::uint32_t all = __ballot_sync(0xffffffffU, present);
-      if (lane_ == 0) shared_.present[now][2 * warp_ + k] = all;
       const std::byte* const from = args_.pool + (present ? slots_[k] : 0) * args_.view.row_bytes;
 #pragma unroll
       for (int i = 0; i < 18; ++i) {
@@ -210,11 +269,10 @@ class LatentProducer {
   LatentShared& shared_;
   const int warp_, lane_;
   std::int32_t slots_[2];  // 2^31 rows are more than a device's memory
-  // FP8: the next tile's rows.
+  // FP8: rows of the tiles to come.
   uint4 codes_[2][8];
   uint4 scales_[2];
   uint4 rope_[2][2];
-  std::uint32_t present_[2];
 };
 
 #endif

@@ -35,6 +35,12 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&out)[4], std::ui
                : "r"(address)
                : "memory");
 }
+// The other way; sm_90.
+__device__ inline void store_matrices(std::uint32_t address, const std::uint32_t (&in)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(in[0]),
+               "r"(in[1]), "r"(in[2]), "r"(in[3])
+               : "memory");
+}
 // An 8 x 8 matrix of bf16 that lies over the warp (lane / 4: row, 2 (lane % 4): column), transposed.
 __device__ inline std::uint32_t transpose_8x8(std::uint32_t rows) {
   std::uint32_t out;

@@ -42,6 +42,37 @@ __device__ inline void wait_phase(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
+// Blocks of a cluster. An address of another block's shared memory names what lies at `address` in this one's.
+__device__ inline std::uint32_t cluster_rank() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+__device__ inline void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+__device__ inline std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank) {
+  std::uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// Barriers that init_phases made are there for the cluster after this and meet_cluster.
+__device__ inline void publish_phases() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
+__device__ inline void arrive_in_block(std::uint32_t barrier_there) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier_there) : "memory");
+}
+// The phase also waits for `bytes` that copy_to_block brings.
+__device__ inline void arrive_expecting(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// By one thread, of what was published to products; visible to products after the phase of `barrier_there`.
+__device__ inline void copy_to_block(std::uint32_t there, std::uint32_t from, int bytes, std::uint32_t barrier_there) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(there),
+      "r"(from), "r"(bytes), "r"(barrier_there)
+      : "memory");
+}
+
 // Descriptor of a tile at a shared address. `between_rows`: bytes from 8 rows to the next 8. `between_columns`: bytes
 // from 64 columns to the next 64, where an operand is read across its rows; else ignored.
 __device__ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t between_columns,
