@@ -1,7 +1,11 @@
-// Products: Llama-3.1-8B's by cuBLASLt, products side by side as latent attention has them, FP8 with block scales,
-// mixture of experts as DeepSeek-V3 has it, and its router.
+// Products: those of decode steps of Llama-3.1-8B and DeepSeek-V3.2 by the kernel for few rows and by cuBLASLt; Llama's
+// of more rows, products side by side as latent attention has them, FP8 with block scales, mixture of experts as
+// DeepSeek-V3 has it, and its router.
 //
-//   matmul
+//   matmul [few]
+//
+// few: the first table alone. Its times are those of one product in a graph of many, each with its own weights, 1 GB
+// together.
 //
 // A graph replay each, 256 MB written before it. Floor: the larger of bytes / 4.2 TB/s and operations / 989 TFLOP/s
 // (FP8: 1,979). "places": whether a row gives the same bits at every place of the product; "as m = 1": whether they are
@@ -20,6 +24,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul/few_rows.h"
 #include "kernels/cuda/route.h"
 
 namespace hotset::kernels::cuda {
@@ -57,8 +62,10 @@ class Bench {
     refill(x_.data(), x_.bytes(), Fill::kBf16);
   }
 
-  void run() {
+  void run(bool few_only) {
     refill(weights_.data(), weights_.bytes(), Fill::kBf16);
+    few_rows();
+    if (few_only) return;
     std::printf("%-30s %6s %10s %10s %6s %8s %8s %8s %7s %8s\n", "product", "m", "us", "floor us", "ratio", "TFLOP/s",
                 "GB/s", "peer us", "places", "as m = 1");
     dense();
@@ -104,6 +111,97 @@ class Bench {
     std::fflush(stdout);
   }
 
+  // y += in float32, or y in float32; gated: bf16.
+  struct FewShape {
+    const char* name;
+    std::int64_t n, k;
+    bool accumulate = false;
+    bool gated = false;
+    std::int64_t heads = 1;
+  };
+
+  double chain_time(const FewShape& s, std::int64_t m, bool library, int tiles) {
+    MatmulShape shape;
+    shape.m = m;
+    shape.n = s.n;
+    shape.k = s.k;
+    shape.batch = s.heads;
+    shape.x_step = s.heads > 1 ? s.k : 0;
+    shape.y_step = s.heads > 1 ? s.n : 0;
+    shape.weight_step = s.heads > 1 ? s.n * s.k : 0;
+    shape.x_stride = s.heads * s.k;
+    shape.y_stride = s.heads * s.n;
+    shape.type = ActivationType::kBF16;
+    shape.y_type = s.gated ? ActivationType::kBF16 : ActivationType::kF32;
+    shape.accumulate = s.accumulate;
+    shape.gated = s.gated && !library;
+    shape.library = library;
+    if (s.gated && library) shape.n = shape.y_stride = 2 * s.n;
+    Matmul matmul(library_, shape);
+    const DeviceBuffer<std::byte> workspace(matmul.workspace_bytes() + 256);
+    const std::size_t step = static_cast<std::size_t>(2 * s.n * s.k * s.heads) * (s.gated ? 2 : 1);
+    const auto count = static_cast<int>(std::clamp<std::size_t>((std::size_t{1} << 30) / step, 2, 128));
+    const auto chain = [&](Stream stream) {
+      for (int i = 0; i < count; ++i) {
+        const MatmulOperands operands = {x_.data(), weights_.data() + static_cast<std::size_t>(i) * step, nullptr,
+                                         y_.data(), workspace.data()};
+        if (tiles > 0) {
+          launch_few_rows(shape, operands, stream, tiles);
+        } else {
+          matmul.launch(operands, stream);
+        }
+      }
+    };
+    return graph_time_us(stream_.get(), kRepeats, chain, [](cudaStream_t) {}) / count;
+  }
+
+  void few_rows() {
+    std::printf("%-32s %6s %10s %10s %6s %10s %6s | tiles 1 to 4, us\n", "few rows", "m", "floor us", "us", "ratio",
+                "cuBLASLt", "ratio");
+    for (const FewShape& s : {FewShape{"Llama q, k, v 6144 x 4096", 6144, 4096},
+                              FewShape{"output 4096 x 4096 +=", 4096, 4096, true},
+                              FewShape{"gate, up 28672 x 4096", 28'672, 4096},
+                              FewShape{"gated 14336 x 4096", 14'336, 4096, false, true},
+                              FewShape{"down 4096 x 14336 +=", 4096, 14'336, true},
+                              FewShape{"vocabulary 128256 x 4096", 128'256, 4096},
+                              FewShape{"DeepSeek q_a 1536 x 7168", 1536, 7168},
+                              FewShape{"q_b 24576 x 1536", 24'576, 1536},
+                              FewShape{"kv_a 576 x 7168", 576, 7168},
+                              FewShape{"output 7168 x 16384 +=", 7168, 16'384, true},
+                              FewShape{"gated 18432 x 7168", 18'432, 7168, false, true},
+                              FewShape{"down 7168 x 18432 +=", 7168, 18'432, true},
+                              FewShape{"gated 2048 x 7168", 2048, 7168, false, true},
+                              FewShape{"down 7168 x 2048 +=", 7168, 2048, true},
+                              FewShape{"router 256 x 7168", 256, 7168},
+                              FewShape{"index q 8192 x 1536", 8192, 1536},
+                              FewShape{"index k 128 x 7168", 128, 7168},
+                              FewShape{"128 heads, 512 x 128", 512, 128, false, false, 128},
+                              FewShape{"128 heads, 128 x 512", 128, 512, false, false, 128},
+                              FewShape{"vocabulary 129280 x 7168", 129'280, 7168}}) {
+      for (const std::int64_t m : {1, 2, 4, 8, 16, 32}) {
+        const double weights = 2.0 * static_cast<double>(s.n * s.k * s.heads) * (s.gated ? 2 : 1);
+        const double rows = static_cast<double>(m * s.heads) *
+                            (2.0 * static_cast<double>(s.k) + static_cast<double>(s.n) * (s.gated        ? 2
+                                                                                          : s.accumulate ? 8
+                                                                                                         : 4));
+        const double floor = (weights + rows) / kBytesPerUs;
+        const double library = chain_time(s, m, true, 0);
+        const double own = m > kMostFewRows ? 0 : chain_time(s, m, false, 0);
+        std::printf("%-32s %6lld %10.2f %10.2f %6.2f %10.2f %6.2f |", s.name, static_cast<long long>(m), floor, own,
+                    own / floor, library, library / floor);
+        if (m == 1 || m == 8)
+          for (int variant = 0; variant < 3; ++variant) {
+            for (int tiles = 1; tiles <= 4; ++tiles)
+              std::printf(" %7.2f", chain_time(s, m, false, 10 * variant + tiles));
+            std::printf(" |");
+          }
+        std::puts("");
+        std::fflush(stdout);
+      }
+    }
+    std::puts("");
+  }
+
   // Every row of x is its first: so must be the products.
   void dense() {
     struct Shape {
@@ -126,6 +224,7 @@ class Bench {
         shape.type = ActivationType::kBF16;
         shape.y_type = s.y_type;
         shape.accumulate = s.y_type == ActivationType::kF32 && s.n == 4096;
+        shape.library = true;
         Matmul matmul(library_, shape);
         const DeviceBuffer<std::byte> workspace(matmul.workspace_bytes() + 256);
         const MatmulOperands operands = {x_.data(), weights_.data(), nullptr, y_.data(), workspace.data()};
@@ -339,11 +438,11 @@ class Bench {
 }  // namespace
 }  // namespace hotset::kernels::cuda
 
-int main() {
+int main(int argc, char** argv) {
   if (!hotset::kernels::cuda::gpu_available()) {
     std::puts("no GPU here");
     return 1;
   }
-  hotset::kernels::cuda::Bench().run();
+  hotset::kernels::cuda::Bench().run(argc > 1 && std::strcmp(argv[1], "few") == 0);
   return 0;
 }

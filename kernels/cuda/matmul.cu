@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/concat.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul/few_rows.h"
 #include "kernels/cuda/runtime.h"
 
 namespace hotset::kernels::cuda {
@@ -96,6 +97,7 @@ MatmulLibrary::~MatmulLibrary() { cublasLtDestroy(static_cast<cublasLtHandle_t>(
 
 struct Matmul::Plan {
   MatmulShape shape;
+  bool few_rows = false;  // the rest is empty
   cublasLtHandle_t handle = nullptr;
   Description description;
   Layout weight, x, y;
@@ -125,11 +127,14 @@ Matmul::Matmul(const MatmulLibrary& library, const MatmulShape& shape) : plan_(s
   if (own.x_stride == 0) own.x_stride = own.k;
   if (own.y_stride == 0) own.y_stride = own.n;
   HS_CHECK(own.x_stride >= own.k && own.y_stride >= own.n, "rows do not overlap");
+  HS_CHECK(own.batch >= 1 && !(own.batch > 1 && own.bias), "products side by side have no bias");
+  plan_->few_rows = !own.library && few_rows_takes(own);
+  HS_CHECK(!own.gated || (plan_->few_rows && !own.bias && !own.accumulate), "gated products are of few rows");
+  if (plan_->few_rows) return;
   plan_->handle = static_cast<cublasLtHandle_t>(library.handle_);
   plan_->weight = make_layout(own.type, own.k, own.n, own.k);
   plan_->x = make_layout(own.type, own.k, own.m, own.x_stride);
   plan_->y = make_layout(own.y_type, own.n, own.m, own.y_stride);
-  HS_CHECK(own.batch >= 1 && !(own.batch > 1 && own.bias), "products side by side have no bias");
   if (own.batch > 1) {
     set_batch(plan_->weight, own.batch, own.weight_step);
     set_batch(plan_->x, own.batch, own.x_step);
@@ -149,6 +154,7 @@ std::size_t Matmul::workspace_bytes() const { return plan_->workspace_bytes; }
 
 void Matmul::launch(const MatmulOperands& operands, Stream stream) {
   HS_CHECK((operands.bias != nullptr) == plan_->shape.bias, "a bias is given when the shape has one");
+  if (plan_->few_rows) return launch_few_rows(plan_->shape, operands, stream);
   if (plan_->shape.bias) set(plan_->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   const float alpha = 1.0F;
   const float beta = plan_->shape.accumulate ? 1.0F : 0.0F;

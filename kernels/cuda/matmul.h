@@ -1,11 +1,12 @@
-// y = x W^T (+ bias) (+ y) of one shape on the device, or of many products of that shape side by side, by cuBLASLt.
-// float32 is multiplied in float32 (never TF32), bfloat16 with float32 sums. The algorithm is chosen once, at
-// construction; a launch allocates nothing and can be captured into a graph (after one launch outside of a capture,
-// which loads the kernel).
+// y = x W^T (+ bias) (+ y) of one shape on the device, or of many products of that shape side by side: few rows by a
+// kernel of our own (matmul/few_rows.h), others by cuBLASLt. float32 is multiplied in float32 (never TF32), bfloat16
+// with float32 sums. The algorithm is chosen once, at construction; a launch allocates nothing and can be captured into
+// a graph (after one launch outside of a capture, which loads the kernel).
 //
-// The same shape and inputs give the same bits on one kind of device and cuBLASLt version. A row's bits are NOT the
-// same for every m: another m may get another algorithm and order of sums. Who needs equal bits at any batch size fixes
-// the shape, i.e. pads m to a bucket; within one shape, whether a row depends on its place is not promised by cuBLASLt.
+// The same shape and inputs give the same bits on one kind of device and cuBLASLt version. Up to few_rows() rows a
+// row's bits are the same for every m and in every place. Beyond, they are NOT the same for every m: another m may get
+// another algorithm and order of sums. Who needs equal bits at any batch size there fixes the shape, i.e. pads m to a
+// bucket; within one shape, whether a row depends on its place is not promised by cuBLASLt.
 //
 // Threads: one at a time for a MatmulLibrary and its Matmuls. Errors of cuBLASLt, and shapes it has no algorithm for,
 // throw CudaError at construction.
@@ -39,6 +40,10 @@ struct MatmulShape {
   std::int64_t x_step = 0;
   std::int64_t weight_step = 0;
   std::int64_t y_step = 0;
+  // W has 2n rows, gates, then ups: y = silu(x gates^T) * (x ups^T), silu(a) = a / (1 + exp(-a)) in float32. Few rows
+  // only (few_rows_takes()), without a bias or accumulate.
+  bool gated = false;
+  bool library = false;  // cuBLASLt whatever m is
 
   auto operator<=>(const MatmulShape&) const = default;
 };
@@ -46,7 +51,7 @@ struct MatmulShape {
 // Device pointers, each 16-byte aligned.
 struct MatmulOperands {
   const void* x = nullptr;       // [m, k]; row stride x_stride
-  const void* weight = nullptr;  // [n, k], no padding
+  const void* weight = nullptr;  // [n, k], gated [2n, k]; no padding. Nothing queued just before writes it
   const void* bias = nullptr;    // [n] of y_type, given exactly when the shape has one
   void* y = nullptr;             // [m, n]; row stride y_stride
   void* workspace = nullptr;     // workspace_bytes(), 256-byte aligned; not shared with work on other streams

@@ -1,6 +1,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise/row_groups.cuh"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -10,6 +11,7 @@ constexpr int kThreads = 256;
 // blockIdx.x: the row. exp(-x) may become infinite: the quotient is then -0, its limit.
 template <class In, class Out, bool kAligned>
 __global__ void __launch_bounds__(kThreads) silu_gate_kernel(const SiluGateDeviceParams params) {
+  follow_kernels_before();
   const std::int64_t row = blockIdx.x;
   const std::int64_t at = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kGroup;
   if (at >= params.width) return;
@@ -39,9 +41,9 @@ void launch_silu_gate(const SiluGateDeviceParams& given, Stream stream) {
   const dim3 grid(static_cast<unsigned>(params.rows),
                   static_cast<unsigned>((groups_of(params.width) + kThreads - 1) / kThreads));
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
-    silu_gate_kernel<decltype(in), decltype(out), is_aligned.value><<<grid, kThreads, 0, stream>>>(params);
+    launch_dependent(silu_gate_kernel<decltype(in), decltype(out), is_aligned.value>, grid, kThreads, 0, 0, stream,
+                     params);
   });
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace hotset::kernels::cuda

@@ -3,6 +3,7 @@
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/elementwise/row_groups.cuh"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -12,6 +13,7 @@ constexpr std::int64_t kMostBlocks = 132 * 16;
 
 template <class In, class Out, bool kAligned>
 __global__ void __launch_bounds__(kThreads) convert_kernel(const ConvertRowsParams params, std::int64_t row_groups) {
+  follow_kernels_before();
   const std::int64_t total = params.rows * row_groups;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total;
        i += std::int64_t{gridDim.x} * kThreads) {
@@ -35,10 +37,9 @@ void launch_convert_rows(const ConvertRowsParams& given, Stream stream) {
   const std::int64_t row_groups = groups_of(params.width);
   const std::int64_t blocks = std::min(kMostBlocks, (params.rows * row_groups + kThreads - 1) / kThreads);
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
-    convert_kernel<decltype(in), decltype(out), is_aligned.value>
-        <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(params, row_groups);
+    launch_dependent(convert_kernel<decltype(in), decltype(out), is_aligned.value>, static_cast<unsigned>(blocks),
+                     kThreads, 0, 0, stream, params, row_groups);
   });
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace hotset::kernels::cuda

@@ -6,6 +6,7 @@
 #include "kernels/cuda/elementwise/row_groups.cuh"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -42,6 +43,7 @@ __device__ void write_rms(const In* in, const float* weight, Out* out, std::int6
 
 template <class In, class Out, bool kAligned>
 __global__ void rms_norm_kernel(const RmsNormDeviceParams params) {
+  follow_kernels_before();
   const std::int64_t row = my_row();
   if (row >= params.rows) return;
   const In* const in = static_cast<const In*>(params.in) + row * params.in_stride;
@@ -55,6 +57,7 @@ __global__ void rms_norm_kernel(const RmsNormDeviceParams params) {
 
 template <class Residual, class T, bool kAligned>
 __global__ void add_rms_norm_kernel(const AddRmsNormDeviceParams params) {
+  follow_kernels_before();
   const std::int64_t row = my_row();
   if (row >= params.rows) return;
   const T* const x = static_cast<const T*>(params.x) + row * params.x_stride;
@@ -76,6 +79,7 @@ __global__ void add_rms_norm_kernel(const AddRmsNormDeviceParams params) {
 // Two passes for the sums, as on the CPU: a large mean costs no precision.
 template <class In, class Out, bool kAligned>
 __global__ void layer_norm_kernel(const LayerNormDeviceParams params) {
+  follow_kernels_before();
   const std::int64_t row = my_row();
   if (row >= params.rows) return;
   const std::int64_t width = params.width;
@@ -126,9 +130,9 @@ void launch_rms_norm(const RmsNormDeviceParams& given, Stream stream) {
                        aligned_rows(params.weight, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
-    rms_norm_kernel<decltype(in), decltype(out), is_aligned.value><<<launch.grid, launch.block, 0, stream>>>(params);
+    launch_dependent(rms_norm_kernel<decltype(in), decltype(out), is_aligned.value>, launch.grid, launch.block, 0, 0,
+                     stream, params);
   });
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 void launch_layer_norm(const LayerNormDeviceParams& given, Stream stream) {
@@ -141,9 +145,9 @@ void launch_layer_norm(const LayerNormDeviceParams& given, Stream stream) {
                        aligned_rows(params.bias, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
-    layer_norm_kernel<decltype(in), decltype(out), is_aligned.value><<<launch.grid, launch.block, 0, stream>>>(params);
+    launch_dependent(layer_norm_kernel<decltype(in), decltype(out), is_aligned.value>, launch.grid, launch.block, 0, 0,
+                     stream, params);
   });
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 void launch_add_rms_norm(const AddRmsNormDeviceParams& given, Stream stream) {
@@ -158,10 +162,9 @@ void launch_add_rms_norm(const AddRmsNormDeviceParams& given, Stream stream) {
                        aligned_rows(params.weight, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.residual_type, params.type, aligned, [&](auto residual, auto value, auto is_aligned) {
-    add_rms_norm_kernel<decltype(residual), decltype(value), is_aligned.value>
-        <<<launch.grid, launch.block, 0, stream>>>(params);
+    launch_dependent(add_rms_norm_kernel<decltype(residual), decltype(value), is_aligned.value>, launch.grid,
+                     launch.block, 0, 0, stream, params);
   });
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace hotset::kernels::cuda

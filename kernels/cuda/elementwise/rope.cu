@@ -8,6 +8,7 @@
 #include "kernels/cuda/elementwise/rotary_heads.cuh"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -38,6 +39,7 @@ __device__ __forceinline__ void rotate_group(T* rotary, std::int32_t half, std::
 
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeDeviceParams params) {
+  follow_kernels_before();
   extern __shared__ float table[];  // [2][half]
   const std::int64_t position = params.positions[blockIdx.x];
   if (position < 0) return;
@@ -62,6 +64,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeDeviceParams p
 // kLanes lanes take `each` heads of a row, one after the other.
 template <class T, bool kAligned, int kLanes>
 __global__ void __launch_bounds__(kNormThreads) norm_rope_kernel(const RopeDeviceParams params, std::int32_t each) {
+  follow_kernels_before();
   extern __shared__ float4 memory[];
   const RotaryPart part{params.inv_freq, params.rotary_begin, params.rotary_dim / 2, params.attention_factor};
   const std::int64_t per_row = (params.heads + each - 1) / each;
@@ -103,8 +106,8 @@ void launch_norm_rope(const RopeDeviceParams& params, Stream stream) {
     const auto shared =
         static_cast<std::size_t>(kHeads * rotary_head_floats(params.head_dim, params.rotary_dim / 2)) * sizeof(float);
     HS_CHECK(shared <= 48 * 1024, "the heads are too wide for a norm");
-    norm_rope_kernel<T, kAligned, lanes.value>
-        <<<static_cast<unsigned>(ceil_div(units, kHeads)), kNormThreads, shared, stream>>>(params, each);
+    launch_dependent(norm_rope_kernel<T, kAligned, lanes.value>, static_cast<unsigned>(ceil_div(units, kHeads)),
+                     kNormThreads, shared, 0, stream, params, each);
   });
 }
 
@@ -126,11 +129,10 @@ void launch_rope(const RopeDeviceParams& given, Stream stream) {
     // Only the pairs of equal types occur: the others are not instantiated.
     if constexpr (std::is_same_v<decltype(value), decltype(same)>) {
       if (params.norm_weight != nullptr) return launch_norm_rope<decltype(value), is_aligned.value>(params, stream);
-      rope_kernel<decltype(value), is_aligned.value>
-          <<<static_cast<unsigned>(params.rows), kThreads, shared, stream>>>(params);
+      launch_dependent(rope_kernel<decltype(value), is_aligned.value>, static_cast<unsigned>(params.rows), kThreads,
+                       shared, 0, stream, params);
     }
   });
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace hotset::kernels::cuda

@@ -21,9 +21,15 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
+// At the start of a small kernel: the next one may take its place beside it and prefetch what nobody writes.
+__device__ __forceinline__ void follow_kernels_before() {
+  let_next_kernel_start();
+  wait_for_kernels_before();
+}
+
 // cluster 0: none.
 template <class... Params, class... Args>
-void launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, std::size_t shared_bytes, int cluster,
+void launch_dependent(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes, int cluster,
                       Stream stream, const Args&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -32,11 +38,30 @@ void launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, std::si
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = !launch_limits().hopper ? 0 : cluster > 0 ? 2 : 1;
+  HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+// On Hopper, a grid whose blocks wait for one another: it starts when there is room for all of them at once.
+template <class... Params, class... Args>
+void launch_dependent_together(void (*kernel)(Params...), unsigned blocks, int threads, std::size_t shared_bytes,
+                               Stream stream, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   HOTSET_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 

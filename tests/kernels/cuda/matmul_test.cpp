@@ -1,5 +1,9 @@
 #include "kernels/cuda/matmul.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/matmul/few_rows.h"
 #include "tests/kernels/cuda/device_values.h"
 #include "tests/kernels/cuda/gpu_test.h"
 #include "tests/kernels/kernel_fixture.h"
@@ -13,6 +17,7 @@ struct Case {
   std::int64_t m, n, k, more_x, more_y;
   ActivationType type, y_type;
   bool bias, accumulate;
+  bool library = true;
 };
 
 // Against sums in double. float32 sums of k products err by less than k * 2^-24 of the sum of magnitudes; TF32 or
@@ -34,6 +39,7 @@ void expect_product(const MatmulLibrary& library, const Case& c, Random& random)
   shape.y_type = c.y_type;
   shape.bias = c.bias;
   shape.accumulate = c.accumulate;
+  shape.library = c.library;
   Matmul matmul(library, shape);
   const DeviceValues device_x(x, c.type);
   const DeviceValues device_weight(weight, c.type);
@@ -68,16 +74,16 @@ void expect_product(const MatmulLibrary& library, const Case& c, Random& random)
           magnitude += std::abs(product);
         }
         // Tensor cores cut the aligned products of a step: 2^-22 of the magnitude has room for that.
-        const double unit = c.type == ActivationType::kF32 ? 0x1p-23 : 0x1p-19;
+        const double unit = c.type == ActivationType::kF32 ? 0x1p-22 : 0x1p-19;
         // A bf16 result is rounded once, or twice where the product was rounded before it was added.
         const double rounded = std::abs(sum) + (c.accumulate ? std::abs(sum - start) : 0.0);
         const double bound = magnitude * unit * std::max(1.0, std::sqrt(static_cast<double>(c.k)) / 4) +
                              (c.y_type == ActivationType::kBF16 ? rounded * 0x1p-8 + magnitude * 0x1p-16 : 0.0) + 1e-6;
         ASSERT_LE(std::abs(got[at] - sum), bound)
             << c.m << " x " << c.n << " x " << c.k << (c.type == ActivationType::kF32 ? ", f32" : ", bf16")
-            << (c.y_type == ActivationType::kF32 ? " to f32" : " to bf16") << (c.bias ? ", bias" : "")
-            << (c.accumulate ? ", accumulate" : "") << ", row " << row << ", column " << col << ": got " << got[at]
-            << ", expected " << sum;
+            << (c.y_type == ActivationType::kF32 ? " to f32" : " to bf16") << (c.library ? ", cuBLASLt" : "")
+            << (c.bias ? ", bias" : "") << (c.accumulate ? ", accumulate" : "") << ", row " << row << ", column " << col
+            << ": got " << got[at] << ", expected " << sum;
       }
   }
 }
@@ -89,16 +95,119 @@ TEST_F(MatmulDevice, ProductsAsInDouble) {
     std::int64_t m, n, k, more_x, more_y;
   };
   for (const Size& s : {Size{1, 256, 512, 0, 0}, Size{3, 40, 64, 16, 8}, Size{16, 1000, 256, 0, 0},
-                        Size{64, 128, 1024, 0, 64}, Size{130, 72, 2048, 8, 0}})
-    for (const bool bias : {false, true})
-      for (const bool accumulate : {false, true}) {
-        for (const auto& [type, y_type] : {std::pair{ActivationType::kF32, ActivationType::kF32},
-                                           std::pair{ActivationType::kBF16, ActivationType::kF32},
-                                           std::pair{ActivationType::kBF16, ActivationType::kBF16}}) {
-          ASSERT_NO_FATAL_FAILURE(
-              expect_product(library, {s.m, s.n, s.k, s.more_x, s.more_y, type, y_type, bias, accumulate}, random));
+                        Size{17, 64, 128, 0, 0}, Size{64, 128, 1024, 0, 64}, Size{130, 72, 2048, 8, 0}})
+    for (int i = 0; i < 8; ++i) {
+      const bool bias = i % 2 == 1, accumulate = i / 2 % 2 == 1, of_library = i / 4 == 1;
+      if (s.m > kMostFewRows && !of_library) continue;
+      for (const auto& [type, y_type] : {std::pair{ActivationType::kF32, ActivationType::kF32},
+                                         std::pair{ActivationType::kBF16, ActivationType::kF32},
+                                         std::pair{ActivationType::kBF16, ActivationType::kBF16}}) {
+        ASSERT_NO_FATAL_FAILURE(expect_product(
+            library, {s.m, s.n, s.k, s.more_x, s.more_y, type, y_type, bias, accumulate, of_library}, random));
+      }
+    }
+}
+
+// Sizes around the kernel's tiles (16 channels, 8 rows), items (128 bytes of k), warps (8 items) and multiprocessors.
+TEST_F(MatmulDevice, FewRowsAsInDouble) {
+  Random random;
+  const MatmulLibrary library;
+  constexpr ActivationType kF32 = ActivationType::kF32, kBF16 = ActivationType::kBF16;
+  for (const auto& [n, k] : {std::pair{1, 8}, std::pair{15, 64}, std::pair{17, 72}, std::pair{64, 520},
+                             std::pair{37, 1096}, std::pair{2200, 256}, std::pair{4500, 40}, std::pair{9000, 136}}) {
+    for (const std::int64_t m : {1, 2, 7, 8, 9, 15, 16}) {
+      const bool odd = m % 2 == 1;
+      ASSERT_NO_FATAL_FAILURE(
+          expect_product(library, {m, n, k, odd ? 8 : 0, odd ? 3 : 0, kBF16, kF32, odd, !odd, false}, random));
+      ASSERT_NO_FATAL_FAILURE(expect_product(library, {m, n, k, 0, 0, kBF16, kBF16, !odd, odd, false}, random));
+      ASSERT_NO_FATAL_FAILURE(expect_product(library, {m, n, k + 4, 4, 1, kF32, kF32, odd, odd, false}, random));
+    }
+  }
+}
+
+MatmulShape shape_of(std::int64_t m, std::int64_t n, std::int64_t k, ActivationType type, bool gated = false) {
+  MatmulShape shape;
+  shape.m = m;
+  shape.n = n;
+  shape.k = k;
+  shape.x_stride = k;
+  shape.y_stride = n;
+  shape.type = type;
+  shape.gated = gated;
+  return shape;
+}
+
+// For any number of rows, in any place, by any number of tiles at once.
+TEST_F(MatmulDevice, FewRowsGiveTheBitsOfOne) {
+  if (!few_rows_takes(shape_of(1, 8, 8, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  Random random;
+  constexpr std::int64_t kN = 2192, kK = 1608;
+  for (const auto& [type, most, gated] :
+       {std::tuple{ActivationType::kBF16, kMostFewRows, false}, std::tuple{ActivationType::kBF16, kMostFewRows, true},
+        std::tuple{ActivationType::kF32, kMostFewRowsF32, false}}) {
+    const std::int64_t rows_of_w = gated ? 2 * kN : kN;
+    const std::vector<float> x = random.normals(most * kK);
+    const DeviceValues device_x(rounded(x, type), type);
+    const DeviceValues weight(rounded(random.normals(rows_of_w * kK), type), type);
+    const std::size_t element = type == ActivationType::kF32 ? 4 : 2;
+    const auto product = [&](std::int64_t first, std::int64_t m, int tiles) {
+      const DeviceValues y(std::vector<float>(static_cast<std::size_t>(m * kN), NAN), ActivationType::kF32);
+      const auto* const from =
+          static_cast<const std::byte*>(device_x.data()) + static_cast<std::size_t>(first * kK) * element;
+      launch_few_rows(shape_of(m, kN, kK, type, gated), {from, weight.data(), nullptr, y.data(), nullptr}, nullptr,
+                      tiles);
+      return y.values();
+    };
+    const std::vector<float> all = product(0, most, 0);
+    for (std::int64_t m = 1; m <= most; ++m) {
+      const std::int64_t first = most - m;
+      const std::vector<float> some = product(first, m, static_cast<int>(m % 5));
+      const std::vector<float> expected(all.begin() + first * kN, all.end());
+      ASSERT_TRUE(same_bits(some, expected))
+          << m << " rows from row " << first << ", tiles " << m % 5
+          << (type == ActivationType::kF32 ? ", f32" : ", bf16") << (gated ? ", gated" : "");
+    }
+    for (int tiles = 1; tiles <= 4; ++tiles) {
+      ASSERT_TRUE(same_bits(product(0, most, tiles), all)) << tiles << " tiles";
+    }
+  }
+}
+
+TEST_F(MatmulDevice, GatedProductsAsInDouble) {
+  if (!few_rows_takes(shape_of(1, 8, 8, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  Random random;
+  for (const ActivationType type : {ActivationType::kF32, ActivationType::kBF16})
+    for (const ActivationType y_type : {ActivationType::kF32, ActivationType::kBF16}) {
+      if (type == ActivationType::kF32 && y_type != type) continue;
+      for (const auto& [m, n, k] : {std::tuple{1, 8, 64}, std::tuple{3, 1000, 264}, std::tuple{8, 2200, 96}}) {
+        const std::vector<float> x = rounded(random.normals(m * k), type);
+        const std::vector<float> weight = rounded(random.normals(2 * n * k), type);
+        const DeviceValues device_x(x, type), device_weight(weight, type);
+        const DeviceValues y(std::vector<float>(static_cast<std::size_t>(m * n), NAN), y_type);
+        MatmulShape shape = shape_of(m, n, k, type, true);
+        shape.y_type = y_type;
+        launch_few_rows(shape, {device_x.data(), device_weight.data(), nullptr, y.data(), nullptr}, nullptr);
+        const std::vector<float> got = y.values();
+        for (int at = 0; at < m * n; ++at) {
+          const auto sum = [&](int channel) {
+            double total = 0;
+            for (int i = 0; i < k; ++i)
+              total += double{x[static_cast<std::size_t>(at / n * k + i)]} *
+                       double{weight[static_cast<std::size_t>(channel * k + i)]};
+            return total;
+          };
+          const double gate = sum(at % n), up = sum(n + at % n);
+          const double expected = gate / (1 + std::exp(-gate)) * up;
+          // The gate's slope is at most 1.1; sums err by 2^-19 of the magnitudes, about k.
+          const double sums = (type == ActivationType::kF32 ? 0x1p-22 : 0x1p-19) * k;
+          const double bound = sums * (1.1 * std::abs(up) + std::abs(gate) + 1) + std::abs(expected) * 0x1p-20 +
+                               (y_type == ActivationType::kBF16 ? 0x1p-8 * std::abs(expected) : 0.0);
+          ASSERT_LE(std::abs(got[static_cast<std::size_t>(at)] - expected), bound)
+              << m << " x " << n << " x " << k << ", row " << at / n << ", channel " << at % n << ": got "
+              << got[static_cast<std::size_t>(at)] << ", expected " << expected;
         }
       }
+    }
 }
 
 // Widths that are no multiples of anything, as small float32 models have them.
@@ -117,7 +226,7 @@ TEST_F(MatmulDevice, ProductsSideBySide) {
   const MatmulLibrary library;
   constexpr std::int64_t kHeads = 5, kWidth = 32, kRope = 16, kRank = 48;
   for (const ActivationType type : {ActivationType::kF32, ActivationType::kBF16})
-    for (const std::int64_t m : {1, 3, 70}) {
+    for (const std::int64_t m : {1, 3, 16, 70}) {
       MatmulShape shape;
       shape.m = m;
       shape.n = kRank;
