@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "kernels/cuda/page_pieces.h"
 #include "kernels/cuda/swap_in.h"
 
 namespace hotset::sparse {
@@ -304,11 +305,14 @@ void DeviceKv::add_runs(Moves& moves, std::int64_t first, std::int64_t end, cuda
 std::int64_t DeviceKv::move(const Moves& moves, Direction direction, cuda::PinnedBlock& block,
                             const cuda::DeviceStream& stream) {
   if (moves.runs.empty()) return 0;
-  const cuda::MoveRowsParams params{.runs = block.keep(std::span<const cuda::RowRun>(moves.runs)),
+  const cuda::SplitRuns split = cuda::split_runs(moves.runs, moves.device, moves.row_bytes);
+  const bool to_host = direction == Direction::kToHost;
+  cuda::copy_pieces(split.pieces, to_host, stream.get());
+  const cuda::MoveRowsParams params{.runs = block.keep(std::span<const cuda::RowRun>(split.rest)),
                                     .device_rows = moves.device,
                                     .row_bytes = moves.row_bytes,
-                                    .run_count = static_cast<std::int32_t>(moves.runs.size())};
-  if (direction == Direction::kToHost) {
+                                    .run_count = static_cast<std::int32_t>(split.rest.size())};
+  if (to_host) {
     cuda::launch_offload(params, stream.get());
   } else {
     cuda::launch_restore(params, stream.get());

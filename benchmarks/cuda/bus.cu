@@ -1,11 +1,18 @@
-// What the bus between host and device gives: the copy engines, and a kernel's own loads of rows by their size, the
-// memory they are spread over, their order, and the number of blocks.
+// What the bus between host and device gives: the copy engines, contiguous pieces by them and by the page I/O's
+// kernels, and a kernel's own loads of rows by their size, the memory they are spread over, their order, and the number
+// of blocks.
 //
 //   bus
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <random>
 
 #include "benchmarks/cuda/graph_time.h"
+#include "core/kv_geometry.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/page_io.h"
+#include "kernels/cuda/page_pieces.h"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -69,6 +76,49 @@ class Bus {
     });
     return static_cast<double>(bytes) / us / 1e3;
   }
+  // GB/s of `total` bytes in pieces that lie apart on both sides, queued as the engine does outside captured steps: by
+  // the page I/O's kernel, in runs of up to 64 rows of 4 KiB; by a copy each; by one batch of copies.
+  struct PieceRates {
+    double kernel, copies, batch;
+  };
+  PieceRates pieces(std::size_t piece, std::size_t total, bool to_host) {
+    constexpr std::int64_t kRowBytes = 4096;
+    const std::size_t count = total / piece;
+    const auto piece_rows = static_cast<std::int64_t>(piece) / kRowBytes;
+    std::vector<ContiguousPiece> list;
+    std::vector<RowRun> runs;
+    const std::int64_t pages = static_cast<std::int64_t>(2 * total) / (kRowBytes * kPageTokens);
+    PinnedBlock block;
+    const std::span<std::int32_t> table = block.take<std::int32_t>(pages);
+    std::iota(table.begin(), table.end(), 0);
+    std::vector<std::size_t> places(count);
+    std::iota(places.begin(), places.end(), 0);
+    std::ranges::shuffle(places, random_);
+    for (const std::size_t place : places) {
+      const std::size_t at = 2 * place * piece;  // and a hole behind each
+      list.push_back({target_.data() + at, pool_.host() + at, static_cast<std::int64_t>(piece)});
+      for (std::int64_t row = 0; row < piece_rows; row += kPageTokens) {
+        runs.push_back({.device_pages = table.data(),
+                        .host_pages = table.data(),
+                        .host_rows = pool_.device(),
+                        .first_position = static_cast<std::int64_t>(at) / kRowBytes + row,
+                        .rows = static_cast<std::int32_t>(std::min(piece_rows - row, kPageTokens))});
+      }
+    }
+    const MoveRowsParams moves{.runs = block.keep(std::span<const RowRun>(runs)),
+                               .device_rows = target_.data(),
+                               .row_bytes = kRowBytes,
+                               .run_count = static_cast<std::int32_t>(runs.size())};
+    const auto rate = [&](const auto& launch) { return static_cast<double>(total) / stream_time_us(launch) / 1e3; };
+    return {rate([&] { to_host ? launch_offload(moves, stream_.get()) : launch_restore(moves, stream_.get()); }),
+            rate([&] {
+              for (const ContiguousPiece& one : list) {
+                HOTSET_CUDA_CHECK(cudaMemcpyAsync(to_host ? one.host : one.device, to_host ? one.device : one.host,
+                                                  piece, cudaMemcpyDefault, stream_.get()));
+              }
+            }),
+            rate([&] { copy_pieces(list, to_host, stream_.get()); })};
+  }
   // GB/s of rows at random places of the pool's first `spread` bytes.
   double gathered(std::int64_t row_bytes, std::size_t spread, bool sorted, int blocks) {
     const auto places = spread / static_cast<std::size_t>(row_bytes);
@@ -87,6 +137,22 @@ class Bus {
   }
 
  private:
+  // Median time between events around what `launch` queues.
+  template <class Launch>
+  double stream_time_us(const Launch& launch) {
+    Event begin(true), end(true);
+    std::vector<double> times;
+    for (int i = 0; i <= 5; ++i) {
+      begin.record(stream_.get());
+      launch();
+      end.record(stream_.get());
+      HOTSET_CUDA_CHECK(cudaEventSynchronize(end.get()));
+      float milliseconds = 0;
+      HOTSET_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+      if (i > 0) times.push_back(1e3 * milliseconds);
+    }
+    return median_of(std::move(times));
+  }
   template <class Launch>
   double time(const Launch& launch) {
     return graph_time_us(stream_.get(), 5, launch, [](cudaStream_t) {});
@@ -119,6 +185,16 @@ void run() {
   line("host to device, pieces of 64 KiB", bus.copies(1 << 16, 1 << 26, cudaMemcpyHostToDevice), "17");
   line("host to device, pieces of 256 KiB", bus.copies(1 << 18, 1 << 26, cudaMemcpyHostToDevice), "-");
   line("host to device, pieces of 1 MiB", bus.copies(1 << 20, 1 << 26, cudaMemcpyHostToDevice), "-");
+
+  std::printf("\n%-28s | %26s | %26s | %6s\n%-28s | %8s %8s %8s | %8s %8s %8s | %6s\n", "", "host to device, GB/s",
+              "device to host, GB/s", "limit", "256 MiB in pieces of", "kernel", "copies", "batch", "kernel", "copies",
+              "batch", "GB/s");
+  for (std::size_t piece = 1 << 16; piece <= 1 << 26; piece *= 4) {
+    const Bus::PieceRates up = bus.pieces(piece, kGiB / 4, false);
+    const Bus::PieceRates down = bus.pieces(piece, kGiB / 4, true);
+    std::printf("%24zu KiB | %8.1f %8.1f %8.1f | %8.1f %8.1f %8.1f | %6.1f\n", piece / 1024, up.kernel, up.copies,
+                up.batch, down.kernel, down.copies, down.batch, 55.4);
+  }
 
   constexpr std::size_t kSpreads[] = {kGiB / 4, kGiB, 2 * kGiB, 4 * kGiB, 16 * kGiB};
   for (const bool sorted : {false, true}) {
