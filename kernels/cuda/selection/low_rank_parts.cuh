@@ -46,4 +46,9 @@ void launch_low_rank_chunks_mma(const LowRankScoresDeviceParams& params, const L
 void launch_low_rank_scores_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
                                 Stream stream);
 
+// Keys are read once: low_rank_one_read.cu.
+[[nodiscard]] bool low_rank_one_read_fits(const LowRankScoresDeviceParams& params);
+[[nodiscard]] std::int64_t low_rank_one_read_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads);
+void launch_low_rank_one_read(const LowRankScoresDeviceParams& params, Stream stream);
+
 }  // namespace hotset::kernels::cuda

@@ -9,65 +9,29 @@
 #include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/low_rank_parts.cuh"
+#include "kernels/cuda/selection/low_rank_project.cuh"
 #include "kernels/cuda/selection/low_rank_scores.h"
 #include "kernels/cuda/selection/row_batches.h"
 
 namespace hotset::kernels::cuda {
 namespace {
 
-constexpr int kProjectThreads = 512;
-constexpr int kProjectWarps = kProjectThreads / 32;
-constexpr int kProjectOutputs = 128;
 constexpr int kJoinThreads = 128;
 constexpr int kPlainThreads = kChunkTokens;
 constexpr int kBlocksPerMultiprocessor = 3;  // of the tensor core form
-constexpr float kLog2E = 1.44269504088896341F;
 constexpr unsigned kAll = 0xffffffffU;
 
-// Block: (row, KV head). A warp sums its share of the channels, ascending; then the warps' sums are added in order.
+// Block: (row, KV head).
 __global__ void __launch_bounds__(kProjectThreads)
     project_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
-  __shared__ float sums[kProjectWarps][kProjectOutputs];
   let_next_kernel_start();
   wait_for_kernels_before();
   const std::int64_t row = blockIdx.x;
   const int kv_head = static_cast<int>(blockIdx.y);
   if (scored_length(params.rows, row) == 0) return;
-  const MetadataGeometry& geometry = params.rows.geometry;
-  const int rank = geometry.rank;
-  const int dim = geometry.dim;
-  const int group = params.heads / geometry.kv_heads;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int outputs = group * rank;  // (head of the group, channel of the basis)
-  const float* const q = params.q + query_row(params.rows, row) * params.q_stride + std::int64_t{kv_head} * group * dim;
-  const float* const basis = params.basis + std::int64_t{kv_head} * dim * rank;
-  float* const projected = work.projected + (row * params.heads + std::int64_t{kv_head} * group) * rank;
-  const int begin = dim * warp / kProjectWarps;
-  const int end = dim * (warp + 1) / kProjectWarps;
-  for (int base = 0; base < outputs; base += kProjectOutputs) {
-#pragma unroll
-    for (int j = 0; j < kProjectOutputs / 32; ++j) {
-      const int i = base + 32 * j + lane;
-      float sum = 0.0F;
-      if (i < outputs) {
-        const float* const x = q + std::int64_t{i / rank} * dim;
-        const float* const column = basis + i % rank;
-#pragma unroll 8
-        for (int c = begin; c < end; ++c) sum = fmaf(x[c], column[std::int64_t{c} * rank], sum);
-      }
-      sums[warp][32 * j + lane] = sum;
-    }
-    __syncthreads();
-    const int i = static_cast<int>(threadIdx.x);
-    if (i < kProjectOutputs && base + i < outputs) {
-      float sum = 0.0F;
-#pragma unroll
-      for (int part = 0; part < kProjectWarps; ++part) sum += sums[part][i];
-      projected[base + i] = sum * (params.scale * kLog2E);
-    }
-    __syncthreads();
-  }
+  const int group = params.heads / params.rows.geometry.kv_heads;
+  float* const out = work.projected + (row * params.heads + std::int64_t{kv_head} * group) * params.rows.geometry.rank;
+  project_group(params, row, kv_head, [&](int i, float value) { out[i] = value; });
 }
 
 // Warp: (row, head). A lane takes every 32nd chunk in ascending order; then lanes join in a fixed tree.
@@ -188,6 +152,10 @@ unsigned blocks_for(std::int64_t wanted, std::int32_t forced) {
 }
 
 void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
+  if (!params.plain && low_rank_one_read_fits(params)) {
+    launch_low_rank_one_read(params, stream);
+    return;
+  }
   const ScoredPages& rows = params.rows;
   const std::int32_t kv_heads = rows.geometry.kv_heads;
   const LowRankWork work = divide(params.workspace, rows.rows, rows.max_length, params.heads);
@@ -216,8 +184,9 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
 
 std::size_t low_rank_workspace_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads,
                                      std::int32_t rank) {
-  const std::int64_t row_heads = std::min(rows, kMostLaunchRows) * heads;
-  return static_cast<std::size_t>(row_heads * (8 * chunks_of(max_length) + 8 + 4 * std::int64_t{rank}));
+  const std::int64_t batch = std::min(rows, kMostLaunchRows);
+  const std::int64_t two_passes = batch * heads * (8 * chunks_of(max_length) + 8 + 4 * std::int64_t{rank});
+  return static_cast<std::size_t>(std::max(two_passes, low_rank_one_read_bytes(batch, max_length, heads)));
 }
 
 void launch_low_rank_scores(const LowRankScoresDeviceParams& params, Stream stream) {

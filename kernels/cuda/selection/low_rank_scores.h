@@ -1,10 +1,14 @@
 // Low-rank index key scores on the device: LowRankScoresParams of kernels/backend.h over paged 4-bit keys.
 //
-// Four launches: queries projected; maximum and sum of each chunk of 256 tokens; those joined in the order of chunks;
-// scores. Chunks are fixed by position, so a score depends on its own row only, bit for bit.
-// - On Hopper, rank 16, 32 or 64, at most 32 KV heads and 4 query heads to each: tensor cores, with the projected query
-//   in integers: off by at most 2^-15 (rank 64: 2^-14) of the head's largest channel. A head whose projected query is
-//   not finite scores nothing.
+// Sums of a row are taken over pieces that its positions alone fix, so a score depends on its own row only, bit for bit.
+// - On Hopper, rank 16 or 32, 2, 4, 6 or 8 KV heads and at most 4 query heads to each: keys are read once. Two launches:
+//   queries projected; scores, by a cooperative grid of at most one block for each multiprocessor, which starts when
+//   all its blocks have room: kernels of other streams that fill multiprocessors delay it until they end. Logits beyond
+//   +-2^20 (in units of log 2) count as that.
+// - On Hopper, rank 16, 32 or 64, at most 32 KV heads and 4 query heads to each: keys are read twice. Four launches:
+//   queries projected; maximum and sum of each chunk of 256 tokens; those joined in the order of chunks; scores.
+// Both use tensor cores, with the projected query in integers: off by at most 2^-15 (rank 64: 2^-14) of the head's
+// largest channel. A head whose projected query is not finite scores nothing.
 // - Everything else: the plain form, float32 throughout.
 // A logit is within 2^-14 * sum over channels of |largest q of the head * x| of the CPU's, a score within about 2^-12
 // of itself times (1 + the largest |logit|). NaN logits count as minus infinity, infinite ones as the largest number.

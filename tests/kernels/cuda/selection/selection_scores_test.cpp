@@ -250,15 +250,17 @@ std::vector<float> device_low_rank(DeviceRows& rows, const LowRankCase& shape, c
 
 TEST_F(SelectionScores, LowRankScoresAgreeWithTheCpu) {
   Random random;
+  constexpr std::int64_t kLongest = 9000;
   for (const LowRankCase& shape :
        {LowRankCase{32, 8, 128, 32}, LowRankCase{8, 2, 64, 16}, LowRankCase{6, 2, 80, 64}, LowRankCase{3, 3, 32, 32},
-        LowRankCase{4, 4, 128, 16}, LowRankCase{9, 1, 48, 6}, LowRankCase{14, 2, 64, 20}, LowRankCase{16, 2, 128, 32}})
+        LowRankCase{4, 4, 128, 16}, LowRankCase{9, 1, 48, 6}, LowRankCase{14, 2, 64, 20}, LowRankCase{16, 2, 128, 32},
+        LowRankCase{18, 6, 64, 32}, LowRankCase{8, 2, 64, 32}, LowRankCase{8, 4, 64, 32}})
     for (const bool plain : {false, true}) {
       const MetadataGeometry geometry = low_rank_geometry(shape.kv_heads, shape.dim, shape.rank);
       std::vector<float> basis = random.normals(std::int64_t{shape.kv_heads} * shape.dim * shape.rank);
       for (float& x : basis) x /= std::sqrt(static_cast<float>(shape.dim));
-      const Sequences sequences = make_sequences(geometry, basis, {1, 63, 64, 65, 255, 256, 257, 3000}, random);
-      DeviceRows rows(sequences.rows, geometry, 3004, random);
+      const Sequences sequences = make_sequences(geometry, basis, {1, 64, 65, 256, 257, 1024, 1025, kLongest}, random);
+      DeviceRows rows(sequences.rows, geometry, kLongest + 4, random);
       const std::vector<float> q = random.normals(std::int64_t{8} * shape.heads * shape.dim);
       const std::vector<float> expected = rows.cpu_scores([&](Backend& backend, const ScoredRows& scored) {
         backend.low_rank_scores(
@@ -283,10 +285,34 @@ TEST_F(SelectionScores, LowRankScoresAgreeWithTheCpu) {
       for (const int grid : kGrids) {
         ASSERT_TRUE(same(first, device_low_rank(rows, shape, device_q, device_basis, plain, grid))) << "grid " << grid;
       }
-      DeviceRows alone({rows.list()[7]}, geometry, 3004, random);
+      DeviceRows alone({rows.list()[7]}, geometry, kLongest + 4, random);
       const std::vector<float> one = device_low_rank(alone, shape, device_q, device_basis, plain, 0);
-      ASSERT_TRUE(std::equal(one.begin(), one.end(), first.begin() + 7 * 3004));
+      ASSERT_TRUE(std::equal(one.begin(), one.end(), first.begin() + 7 * (kLongest + 4)));
     }
+}
+
+// Of 8 heads one has a query that is not finite: it scores nothing. Logits of another are beyond what float32 tells
+// apart.
+TEST_F(SelectionScores, ALowRankQueryThatIsNotFiniteScoresNothing) {
+  Random random;
+  const LowRankCase shape{8, 2, 64, 32};
+  const MetadataGeometry geometry = low_rank_geometry(2, 64, 32);
+  const std::vector<float> basis = random.normals(2 * 64 * 32);
+  const auto backend = make_cpu_backend(1);
+  SelectionBed bed(geometry, basis);
+  bed.append(*backend, random.normals(5000 * 128));
+  DeviceRows rows({{&bed, 0, 5000}}, geometry, 5000, random);
+  std::vector<float> numbers = random.normals(8 * 64);
+  numbers[3 * 64 + 5] = kInfinity;
+  for (int c = 0; c < 64; ++c) numbers[static_cast<std::size_t>(6 * 64 + c)] *= 1e30F;
+  const auto q = to_device(numbers);
+  const auto device_basis = to_device(basis);
+  for (const bool plain : {false, true}) {
+    const std::vector<float> got = device_low_rank(rows, shape, q, device_basis, plain, 0);
+    double sum = 0;
+    for (const float score : got) sum += score;
+    EXPECT_NEAR(sum, 7.0 / 8.0, 1e-2) << "plain " << plain;
+  }
 }
 
 TEST_F(SelectionScores, ANanLowRankKeyGetsNothing) {
