@@ -75,7 +75,7 @@ TEST_P(DeviceModeChanges, GiveTheBitsOfResidentRuns) {
   const bool tight = one.device_tokens > 0;
   const RandomRequests wanted{.count = 5,
                               .least_prompt = tight ? 100 : 1,
-                              .most_prompt = tight ? 3 * one.device_tokens / 2 : 260,
+                              .most_prompt = tight ? 5 * one.device_tokens / 4 : 260,
                               .least_tokens = 8,
                               .most_tokens = 36,
                               .algorithms = one.further ? 3U : 1U};
@@ -99,7 +99,7 @@ AlgorithmSizes blocks_of(std::int64_t block, std::int64_t window, std::int64_t b
   return {.block_tokens = block, .window = window, .budget = budget};
 }
 
-// Together 216 runs.
+// Together 204 runs.
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, DeviceModeChanges,
     ::testing::Values(
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
         DeviceModeCase{.fixture = "tiny-qwen3",
                        .algorithm = "lowrank",
                        .sizes = blocks_of(16, 8, 32),
-                       .chunk = 7,
+                       .chunk = 24,
                        .ring = 9,
                        .buffers = {32, 200},
                        .device_tokens = 512},
@@ -153,25 +153,51 @@ INSTANTIATE_TEST_SUITE_P(
                        .compute = ElementType::kBF16,
                        .dtype = KvDType::kBF16,
                        .device_tokens = 640},
-        DeviceModeCase{.fixture = "tiny-deepseek-v32", .algorithm = "dsa", .ring = 1, .buffers = {16, 17, 64}},
-        DeviceModeCase{.fixture = "tiny-glm-dsa", .algorithm = "dsa", .chunk = 64, .ring = 33, .buffers = {32, 16}},
         DeviceModeCase{
-            .fixture = "tiny-glm-dsa", .algorithm = "dsa", .ring = 1, .buffers = {16, 40}, .device_tokens = 448},
+            .fixture = "tiny-deepseek-v32", .algorithm = "dsa", .ring = 1, .buffers = {16, 17, 64}, .runs = 10},
+        DeviceModeCase{
+            .fixture = "tiny-glm-dsa", .algorithm = "dsa", .chunk = 64, .ring = 33, .buffers = {32, 16}, .runs = 10},
+        DeviceModeCase{.fixture = "tiny-glm-dsa",
+                       .algorithm = "dsa",
+                       .ring = 1,
+                       .buffers = {16, 40},
+                       .device_tokens = 448,
+                       .runs = 10},
         DeviceModeCase{.fixture = "tiny-deepseek-v32",
                        .algorithm = "dsa",
                        .chunk = 100,
                        .ring = 16,
-                       .buffers = {24},
+                       .buffers = {48},
                        .device_tokens = 512,
-                       .further = true},
-        DeviceModeCase{
-            .fixture = "tiny-deepseek-v32", .algorithm = "dsa", .compute = ElementType::kBF16, .dtype = KvDType::kBF16},
+                       .further = true,
+                       .runs = 10},
+        DeviceModeCase{.fixture = "tiny-deepseek-v32",
+                       .algorithm = "dsa",
+                       .compute = ElementType::kBF16,
+                       .dtype = KvDType::kBF16,
+                       .runs = 10},
         DeviceModeCase{.fixture = "tiny-glm-dsa",
                        .algorithm = "dsa",
                        .ring = 16,
                        .buffers = {16},
                        .compute = ElementType::kBF16,
-                       .dtype = KvDType::kFp8}));
+                       .dtype = KvDType::kFp8,
+                       .runs = 10}));
+
+// For tools that slow a run down.
+INSTANTIATE_TEST_SUITE_P(Few, DeviceModeChanges,
+                         ::testing::Values(DeviceModeCase{.fixture = "tiny-qwen3",
+                                                          .algorithm = "lowrank",
+                                                          .buffers = {48, 64},
+                                                          .device_tokens = 512,
+                                                          .further = true,
+                                                          .runs = 2},
+                                           DeviceModeCase{.fixture = "tiny-glm-dsa",
+                                                          .algorithm = "dsa",
+                                                          .ring = 1,
+                                                          .buffers = {16, 40},
+                                                          .device_tokens = 448,
+                                                          .runs = 2}));
 
 // Prompts of several pieces of 4,096 rows, in a pool for a quarter of them.
 class DeviceLongPrompts : public DeviceModeChanges {};

@@ -229,7 +229,7 @@ class DeviceLateOffloads : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(DeviceLateOffloads, DoNotReachTheNextOwnerOfTheirPages) {
-  constexpr std::int64_t kLong = 16384;
+  constexpr std::int64_t kLong = 4096;
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
