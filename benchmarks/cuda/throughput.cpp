@@ -2,7 +2,9 @@
 // (resident-only), or all run, hot where there is no room (hierarchical). Through the control plane's own classes, with
 // dummy weights, synthetic prompts and a model of churn. Also prompts computed with and without write-through, and what
 // a request takes of the GPU.
-//   throughput [llama|deepseek] [churn] [steps] [GiB of the host pool]
+//   throughput [llama|deepseek] [churn] [steps] [GiB of the host pool]   the sweep
+//   throughput prompts                                                   Llama-3.1-8B
+//   throughput bytes                                                     needs no GPU
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -111,6 +113,7 @@ Bench::Bench(const BenchOptions& options)
       layout_, {.rows = pools_.device_pages, .metadata = pools_.metadata_pages}, cuda::device_pool_memory));
   const auto start = std::chrono::steady_clock::now();
   auto host = require(storage::HostPool::create(layout_, pools_.host_pages, cuda::mapped_pool_memory(usable)));
+  const std::chrono::duration<double> pinning = std::chrono::steady_clock::now() - start;
   runner_ =
       std::make_unique<model::DeviceStepRunner>(std::move(engine), std::move(device), std::move(host), algorithm_,
                                                 model::DeviceRunnerLimits{.max_batch = most_sequences(),
@@ -122,11 +125,12 @@ Bench::Bench(const BenchOptions& options)
       sparse::ChurnModel{.share = options.churn}, layout_.rows.layers, algorithm_->block_tokens(), *backend_)));
   stream_->synchronize();
   std::printf(
-      "%s: device pool %lld tokens (%.1f GB), metadata %.1f GB, host pool %.1f GB; %.1f GB of the GPU are free\n",
+      "%s: device pool %lld tokens (%.1f GB), metadata %.1f GB, host pool %.1f GB (pinned in %.1f s); %.1f GB of the "
+      "GPU are free\n",
       options_.config.name.c_str(), static_cast<long long>(kResidentSequences * pages * kPageTokens),
       1e-9 * static_cast<double>(pools_.device_pages * layout_.rows.page_bytes()),
       1e-9 * static_cast<double>(pools_.metadata_pages * layout_.metadata.page_bytes()),
-      1e-9 * static_cast<double>(pools_.host_pages * page_bytes),
+      1e-9 * static_cast<double>(pools_.host_pages * page_bytes), pinning.count(),
       1e-9 * static_cast<double>(cuda::free_device_bytes()));
   std::fflush(stdout);
 }
@@ -174,11 +178,10 @@ void print_sweep_header(const BenchOptions& options) {
   std::printf(
       "ceiling: tokens/s if only the bus took time (50 GB/s); plan: the control plane's own time, beside the "
       "device\n\n");
-  std::printf("%9s | %4s %5s %8s %9s %6s | %4s %4s %8s %9s %6s %8s | %6s %9s %9s | %6s %6s\n", "", "", "resid",
-              "ent-only", "", "", "", "hier", "archical", "", "", "", "", "", "", "", "");
+  std::printf("%9s | %-36s | %-44s | %-26s | ratio\n", "", "resident-only", "hierarchical", "its bus");
   std::printf("%9s | %4s %5s %8s %9s %6s | %4s %4s %8s %9s %6s %8s | %6s %9s %9s | %6s %6s\n", "sequences", "run",
               "wait", "step ms", "tokens/s", "idle %", "run", "hot", "step ms", "tokens/s", "idle %", "plan us",
-              "miss %", "MB/step", "ceiling", "x run", "x tok");
+              "miss %", "MB/step", "ceiling", "run", "tok/s");
 }
 
 void Bench::sweep() {
@@ -308,19 +311,14 @@ void print_request_bytes() {
   std::printf("\n");
 }
 
-void run(const std::string& model, double churn, std::int64_t steps, std::int64_t host_bytes) {
-  print_request_bytes();
-  const model::ModelConfig config = model == "deepseek" ? deepseek_v32() : llama_8b();
-  HS_CHECK(model::check_model_config(config).ok(), "the config is a sound one");
-  const BenchOptions options{.config = config, .churn = churn, .steps = steps, .host_bytes = host_bytes};
+void run_prompts() {
+  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8})
+    Bench({.config = llama_8b(), .dtype = dtype, .host_bytes = std::int64_t{8} << 30}).prefill();
+}
+
+void run_sweep(BenchOptions options) {
+  HS_CHECK(model::check_model_config(options.config).ok(), "the config is a sound one");
   Bench(options).sweep();
-  if (config.latent) return;
-  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
-    BenchOptions prompts = options;
-    prompts.dtype = dtype;
-    prompts.host_bytes = std::int64_t{8} << 30;
-    Bench(prompts).prefill();
-  }
 }
 
 }  // namespace
@@ -331,9 +329,16 @@ int main(int argc, char** argv) {
   const double churn = argc > 2 ? std::atof(argv[2]) : 0.06;
   const std::int64_t steps = argc > 3 ? std::atoll(argv[3]) : 48;
   const std::int64_t host = argc > 4 ? std::atoll(argv[4]) : 96;
-  if (!hotset::kernels::cuda::gpu_available()) {
+  if (model == "bytes") {
+    hotset::print_request_bytes();
+  } else if (!hotset::kernels::cuda::gpu_available()) {
     std::printf("no GPU here\n");
-    return 0;
+  } else if (model == "prompts") {
+    hotset::run_prompts();
+  } else {
+    hotset::run_sweep({.config = model == "deepseek" ? hotset::deepseek_v32() : hotset::llama_8b(),
+                       .churn = std::clamp(churn, 0.0, 1.0),
+                       .steps = std::clamp<std::int64_t>(steps, 1, 56),
+                       .host_bytes = host << 30});
   }
-  hotset::run(model, std::clamp(churn, 0.0, 1.0), std::clamp<std::int64_t>(steps, 1, 56), host << 30);
 }

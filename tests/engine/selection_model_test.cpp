@@ -15,7 +15,7 @@
 namespace hotset::testing {
 namespace {
 
-constexpr std::int64_t kPrompt = 2400, kNewTokens = 100, kSequences = 6, kResident = 2, kBudget = 256;
+constexpr std::int64_t kPrompt = 2400, kNewTokens = 100, kSequences = 6, kBudget = 256;
 constexpr std::int64_t kPages = (kPrompt + kNewTokens + 1) / kPageTokens + 2;
 constexpr std::int32_t kLayers = 2;
 
@@ -36,14 +36,19 @@ class SelectionModelOnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+    make_engine(kSequences, 2);
+  }
+
+  // With room for so many resident sequences, and a few hot ones.
+  void make_engine(std::int64_t sequences, std::int64_t resident) {
     algorithm_ = target_algorithm(small_llama(), KvDType::kBF16, kBudget);
     const auto shape = require(sparse::hot_buffer_shape_for(*algorithm_, std::nullopt, 2 * kBudget));
     const std::int64_t hot = sparse::hot_pages_of(shape).total();
     load_.pools.layout = model::kv_layout_of(small_llama(), KvDType::kBF16, algorithm_->metadata());
-    load_.pools.device_pages = static_cast<std::int32_t>((kResident * kPages + 4 * hot) * kLayers);
-    load_.pools.metadata_pages = static_cast<std::int32_t>(kSequences * kPages * kLayers);
-    load_.pools.host_pages = static_cast<std::int32_t>(kSequences * kPages);
-    load_.scheduler = {.max_batch = kSequences, .prefill_chunk = kPrompt, .max_queue = 64};
+    load_.pools.device_pages = static_cast<std::int32_t>((resident * kPages + 4 * hot) * kLayers);
+    load_.pools.metadata_pages = static_cast<std::int32_t>(sequences * kPages * kLayers);
+    load_.pools.host_pages = static_cast<std::int32_t>(sequences * kPages);
+    load_.scheduler = {.max_batch = sequences, .prefill_chunk = kPrompt, .max_queue = 64};
     load_.vocabulary = 512;
     load_.policy = std::make_shared<const actors::SequencePolicy>(actors::SequencePolicy{
         .selection = {.algorithm = algorithm_, .threshold = 512}, .hot_shape = shape, .keeps_metadata = true});
@@ -57,7 +62,7 @@ class SelectionModelOnDevice : public ::testing::Test {
                                                   kernels::cuda::mapped_pool_memory(kMappedBytes)));
     runner_ =
         std::make_unique<model::DeviceStepRunner>(std::move(engine), std::move(device), std::move(host), algorithm_,
-                                                  model::DeviceRunnerLimits{.max_batch = kSequences,
+                                                  model::DeviceRunnerLimits{.max_batch = sequences,
                                                                             .prefill_chunk = 512,
                                                                             .max_tokens = kPages * kPageTokens,
                                                                             .largest_hot = shape,
@@ -131,20 +136,25 @@ TEST_F(SelectionModelOnDevice, RecordedSelectionsAreReplayed) {
   }
 }
 
-// Bit for bit: what was made up went to the host as well.
-TEST_F(SelectionModelOnDevice, SyntheticRowsAreTheSameFromTheHost) {
-  select_by(sparse::ChurnModel{.share = 0.2});
-  std::map<KvModeChoice, std::vector<std::int32_t>> tokens;
-  for (const KvModeChoice mode : {KvModeChoice::kResident, KvModeChoice::kHot}) {
-    load_.pools.mode = mode;
-    EngineLoad load(load_, *runner_);
-    load.submit(1, kPrompt, 40);
-    load.on_token([&](SequenceId, std::int32_t token) { tokens[mode].push_back(token); });
-    const LoadTimes times = load.run_to_end();
-    EXPECT_EQ(times.misses > 0, mode == KvModeChoice::kHot);
+// Bit for bit: what was made up went to the host as well, and rows that go in groups are those that go together.
+TEST_F(SelectionModelOnDevice, HotAndResidentTokensAreTheSame) {
+  for (const std::int64_t sequences : {1, 5, 21, 40}) {
+    SCOPED_TRACE(sequences);
+    make_engine(sequences, sequences);
+    select_by(sparse::ChurnModel{.share = 0.2});
+    std::map<KvModeChoice, std::map<SequenceId, std::vector<std::int32_t>>> tokens;
+    for (const KvModeChoice mode : {KvModeChoice::kResident, KvModeChoice::kHot}) {
+      load_.pools.mode = mode;
+      EngineLoad load(load_, *runner_);
+      load.submit(sequences, kPrompt, kNewTokens);
+      load.on_token([&](SequenceId id, std::int32_t token) { tokens[mode][id].push_back(token); });
+      const LoadTimes times = load.run_to_end();
+      EXPECT_EQ(times.tokens, sequences * (kNewTokens - 1));
+      EXPECT_EQ(times.misses > 0, mode == KvModeChoice::kHot);
+    }
+    EXPECT_EQ(tokens[KvModeChoice::kResident].size(), static_cast<std::size_t>(sequences));
+    EXPECT_EQ(tokens[KvModeChoice::kResident], tokens[KvModeChoice::kHot]);
   }
-  EXPECT_EQ(tokens[KvModeChoice::kResident].size(), 40U);
-  EXPECT_EQ(tokens[KvModeChoice::kResident], tokens[KvModeChoice::kHot]);
 }
 
 }  // namespace
