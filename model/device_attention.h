@@ -5,11 +5,13 @@
 // can be captured and replayed. Prompts: the host knows their lengths.
 //
 // Prompts of parked sequences (from the host): the chunk's rows go through a buffer to the host; earlier rows come back
-// in pieces of kPieceTokens, in which resident ones are expanded too (latent rows), so both sum in the same order.
-// Where prompts select (DSA), all rows of the layer are brought at once.
-// Thread: the stream that runs the steps.
+// in pieces of kPieceTokens (prompt_pieces.h), in which resident ones are expanded too (latent rows), so both sum in
+// the same order. Where prompts select (DSA), all rows of the layer are brought at once. Thread: the stream that runs
+// the steps.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "model/attention.h"
 #include "model/decode_batch.h"
 #include "model/decode_probe.h"
+#include "model/prompt_pieces.h"
 #include "model/weights.h"
 #include "sparse/device_kv.h"
 #include "sparse/device_selection_model.h"
@@ -62,6 +65,8 @@ class DeviceAttention final : public KvAttention {
   }
 
  private:
+  static constexpr std::size_t kMostGroups = 4;
+
   // Where new rows and their metadata go.
   struct Targets {
     kernels::cuda::NewRowTargets rows;
@@ -70,12 +75,20 @@ class DeviceAttention final : public KvAttention {
   };
   // Finishes them.
   void store(const LayerAttention& layer, const Targets& targets);
+  struct RowGroup {  // of a decode batch
+    std::int64_t first = 0;
+    std::int64_t rows = 0;
+  };
   void decode(const LayerAttention& layer);
+  [[nodiscard]] std::vector<RowGroup> row_groups() const;
+  void swap_in(LayerId layer, const RowGroup& group, const kernels::cuda::DeviceStream& stream);
+  void attend_selected(const LayerAttention& layer, const RowGroup& group);
   void tell_probe(DecodeProbe::Part part, LayerId layer) {
     if (probe_ != nullptr) probe_->after(part, layer);
   }
-  void select(const LayerAttention& layer);
-  struct Scoring {  // of rows that select
+  void select(const LayerAttention& layer, const RowGroup& group);
+  struct Scoring {               // of rows that select
+    std::int64_t first_row = 0;  // of the queries
     const std::int64_t* query_rows = nullptr;
     const std::int64_t* lengths = nullptr;  // tokens; 0: not scored
     const std::int64_t* first = nullptr;
@@ -119,7 +132,9 @@ class DeviceAttention final : public KvAttention {
 
   DecodeProbe* probe_ = nullptr;
   const sparse::DeviceSelectionModel* selection_model_ = nullptr;
-  const DecodeBatch* batch_ = nullptr;  // decoding
+  kernels::cuda::DeviceStream load_stream_{/*urgent=*/true};
+  std::array<kernels::cuda::DeviceEvent, kMostGroups> selected_, loaded_;  // [row group] of a layer
+  const DecodeBatch* batch_ = nullptr;                                     // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt
   const std::int64_t* positions_ = nullptr;
@@ -134,7 +149,8 @@ class DeviceAttention final : public KvAttention {
   // Prompts.
   kernels::cuda::GrowingMemory prompt_selection_, prompt_counts_, prompt_numbers_;
   kernels::cuda::GrowingMemory latents_, expanded_keys_, expanded_values_;
-  kernels::cuda::GrowingMemory chunk_rows_, piece_rows_, metadata_rows_;
+  kernels::cuda::GrowingMemory chunk_rows_, metadata_rows_;
+  PromptPieces pieces_;
   kernels::Array<std::int32_t> own_pages_;              // 0, 0, 1, 2, ...: behind the first entry, page i is page i
   kernels::Array<kernels::cuda::HotRow> streamed_row_;  // of a parked sequence's chunk
 };

@@ -178,7 +178,7 @@ std::int64_t prompt_bytes(const Sizes& sizes) {
     bytes += growing(round_up(sizes.tokens, kPageTokens) * row);
     bytes += growing(sizes.chunk * sizes.limits.max_selected * kFloat) + growing(sizes.chunk * (4 * 8 + 3 * kFloat));
   } else {
-    bytes += growing(sizes.chunk * row) + growing(kPieceTokens * row);
+    bytes += growing(sizes.chunk * row) + 2 * growing(kPieceTokens * row);
   }
   return bytes + growing(pages_for_tokens(sizes.tokens) * sizes.layout.metadata.page_bytes());
 }

@@ -459,8 +459,8 @@ void DeviceKv::end_step() {
 }
 
 void DeviceKv::move_parked_rows(const SequenceKv& kv, LayerId layer, std::int64_t first, std::int64_t end,
-                                std::byte* buffer, std::int64_t buffer_rows, Direction direction,
-                                TierTraffic& traffic) {
+                                std::byte* buffer, std::int64_t buffer_rows, Direction direction, TierTraffic& traffic,
+                                const kernels::cuda::DeviceStream& stream) {
   Moves moves{.row_bytes = geometry().row_bytes(), .device = buffer};
   HS_CHECK(buffer_rows % kPageTokens == 0 && end - first <= buffer_rows, "the rows fit the buffer");
   const std::span<std::int32_t> pages = block().take<std::int32_t>(buffer_rows / kPageTokens);
@@ -470,7 +470,7 @@ void DeviceKv::move_parked_rows(const SequenceKv& kv, LayerId layer, std::int64_
             .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block()),
             .host_rows = host_.device_rows(layer),
             .ring_tokens = static_cast<std::int32_t>(buffer_rows)});
-  const std::int64_t bytes = move(moves, direction, block(), compute_);
+  const std::int64_t bytes = move(moves, direction, block(), stream);
   (direction == Direction::kToHost ? traffic.bytes_offloaded : traffic.bytes_loaded) += bytes;
 }
 

@@ -127,9 +127,11 @@ class DeviceKv {
 
   enum class Direction { kToHost, kToDevice };
   // Rows [first, end) of a parked sequence (a prompt from the host), between the host pool and a buffer on the device
-  // that holds position p at row p mod `buffer_rows` (a multiple of 64).
+  // that holds position p at row p mod `buffer_rows` (a multiple of 64). Queued on `stream`; compute must get behind it
+  // within the step.
   void move_parked_rows(const SequenceKv& kv, LayerId layer, std::int64_t first, std::int64_t end, std::byte* buffer,
-                        std::int64_t buffer_rows, Direction direction, TierTraffic& traffic);
+                        std::int64_t buffer_rows, Direction direction, TierTraffic& traffic,
+                        const kernels::cuda::DeviceStream& stream);
   // Its metadata pages that hold rows [first, end), between the host pool and a buffer of all its pages.
   void move_parked_metadata(const SequenceKv& kv, std::int32_t metadata_layer, std::int64_t first, std::int64_t end,
                             std::byte* buffer, Direction direction, TierTraffic& traffic);

@@ -193,5 +193,39 @@ TEST_F(DeviceModes, PressureChangesNoToken) {
   }
 }
 
+// A prompt that the pool can't hold, of more than two pieces: they are brought in advance, layer after layer, and give
+// the bits of a resident prompt.
+TEST_F(DeviceModes, PromptsFromTheHostInSeveralPieces) {
+  for (const std::string name : {"tiny-llama", "tiny-deepseek-v32"}) {
+    SCOPED_TRACE(name);
+    const auto folder = unpacked_fixture(name);
+    const model::ModelConfig config = require(model::open_checkpoint(folder))->config();
+    const unsigned seed = std::random_device{}();
+    SCOPED_TRACE(concat("seed ", seed));
+    std::mt19937 random(seed);
+    std::vector<std::int32_t> prompt(9000);
+    for (auto& token : prompt) token = std::uniform_int_distribution<std::int32_t>(2, config.vocabulary - 1)(random);
+    DriverOptions options{
+        .checkpoint = folder,
+        .policy = {.algorithm = make_algorithm("streaming", config, KvDType::kF32, {}, {}), .threshold = 100},
+        .device_tokens = 16384,
+        .prefill_chunk = 1024,
+        .hot_ring = 128,
+        .make_runner = DeviceRunners{}};
+    const std::vector<DriverRequest> requests{{.prompt = prompt, .new_tokens = 20, .prompt_logprobs = 0}};
+    EngineDriver roomy(options);
+    const auto expected = all_logprobs(roomy.run(requests));
+    EXPECT_EQ(roomy.counters().streamed_prefills, 0);
+    options.device_tokens = 1024;
+    EngineDriver tight(options);
+    const auto answers = tight.run(requests);
+    EXPECT_EQ(tight.counters().streamed_prefills, 1);
+    EXPECT_TRUE(answers.front().was_hot);
+    const auto got = all_logprobs(answers);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], expected[i]) << "token " << i;
+  }
+}
+
 }  // namespace
 }  // namespace hotset::testing
