@@ -56,6 +56,10 @@ class CudaEngine final : public ServingEngine {
     if (config.max_batch > kMostBatch)
       return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kMostBatch),
                               "--max-batch");
+    if (config.least_batch > config.max_batch)
+      return invalid_argument(
+          concat("--least-batch ", config.least_batch, " is more than --max-batch ", config.max_batch),
+          "--least-batch");
     if (config.kv_dtype == KvDTypeChoice::kFp8 && engine_.device.capability_major < 9)
       return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
@@ -174,6 +178,7 @@ class CudaEngine final : public ServingEngine {
 
   static model::DeviceRunnerLimits limits_of(const ServerConfig& config, const EngineRequest& request) {
     return {.max_batch = config.max_batch,
+            .least_rows = config.least_batch,
             .prefill_chunk = config.prefill_chunk,
             .max_tokens = request.max_context + 2,  // a stop is known one step late
             .largest_hot = request.largest_hot,

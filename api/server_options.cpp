@@ -134,6 +134,11 @@ std::vector<ServerOption> engine_and_cache_options() {
       {"threads", kEngine, "N", "Compute threads; 0: the processors this process may use (default: 0)",
        integer(&C::threads, 0, 1024)},
       {"max-batch", kEngine, "N", "Sequences in one step (default: 16)", integer(&C::max_batch, 1, 4096)},
+      {"least-batch", kEngine, "N",
+       "On a GPU, sequences that a decode step is padded to; with as many as --max-batch the other requests change no "
+       "bit "
+       "of an answer (default: 1)",
+       integer(&C::least_batch, 1, 4096)},
       {"prefill-chunk", kEngine, "TOKENS", "Prompt tokens in one step; 0: 256 on the CPU, 4096 on a GPU (default: 0)",
        integer(&C::prefill_chunk, 0, 65536)},
       {"compute-dtype", kEngine, "auto|f32|bf16",

@@ -34,6 +34,7 @@ struct ServerConfig {
   std::string device = "auto";     // cpu, cuda, auto
   int threads = 0;                 // compute threads; 0: the processors this process may use
   std::int64_t max_batch = 16;     // sequences in one step
+  std::int64_t least_batch = 1;    // rows that a GPU's decode steps are padded to
   std::int64_t prefill_chunk = 0;  // prompt tokens in one step; 0: 256 on the CPU, 4,096 on a GPU
   std::string load_format = "auto";
   ComputeTypeChoice compute_type = ComputeTypeChoice::kAuto;  // of matrix products; auto: f32 on the CPU, bf16 on a GPU

@@ -84,7 +84,8 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
                              "bf16",      "--device-kv-tokens",
                              "512",       "--host-kv",
                              "1GiB",      "--max-batch",
-                             "3",         "--prefill-chunk",
+                             "3",         "--least-batch",
+                             "2",         "--prefill-chunk",
                              "64",        "--max-queue",
                              "7",         "--max-connections",
                              "8",         "--max-body",
@@ -115,6 +116,7 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
   EXPECT_EQ(config.device_kv_tokens, 512);
   EXPECT_EQ(config.host_kv_bytes, 1 << 30);
   EXPECT_EQ(config.max_batch, 3);
+  EXPECT_EQ(config.least_batch, 2);
   EXPECT_EQ(config.prefill_chunk, 64);
   EXPECT_EQ(config.max_queue, 7);
   EXPECT_EQ(config.max_connections, 8);

@@ -3,12 +3,17 @@
 tests/integration checks on the CPU, for a machine that has a GPU and a bundle (tools/bundle), but no pytest.
 
 usage: serve_fixtures.py [--binary PATH] [--device cuda|cpu] [--jobs N] [--only TEXT]
+       serve_fixtures.py --list
+       serve_fixtures.py --memcheck [--tool-path PATH] [--binary PATH] [--only TEXT]
 
 Prints one line per check, then a summary; exit status 1 when a check failed. With --device cpu it checks a CPU build.
+--memcheck serves a few requests under compute-sanitizer, hot and with a prompt longer than the device pool, and stops the
+server: no error may be reported.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import functools
 import io
 import itertools
@@ -16,6 +21,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tarfile
 import tempfile
@@ -31,6 +37,9 @@ def arguments():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=4, help="servers at a time (default: %(default)s)")
     parser.add_argument("--only", default="", help="only groups of checks whose name contains this text")
+    parser.add_argument("--list", action="store_true", help="print the names of the groups")
+    parser.add_argument("--memcheck", action="store_true", help="a few requests under compute-sanitizer --tool memcheck instead")
+    parser.add_argument("--tool-path", default="compute-sanitizer", help="of compute-sanitizer (default: in PATH, then CUDA's)")
     return parser.parse_args()
 
 
@@ -191,7 +200,7 @@ def alone_and_among_others(name, options):
     """Each of the longest prompts alone, then as one of 32 sequences of a request: the others change no bit of it."""
     cases = sorted(load_json(model_folder(name) / "expected.json")["cases"], key=lambda case: -len(case["input_ids"]))
     many = [*cases, *cases, *cases, *cases][:32]
-    options = [*options, "--max-batch", 32]
+    options = [*options, "--max-batch", 32, "--least-batch", 32]  # batches of one size, which the promise is about
     together = scored(name, options, many, batch=True)
     check_scored(many, together)
     together.choices = together.choices[:3]
@@ -357,6 +366,83 @@ def dsa_prompts_group(name):
     check(f"{name}, a prompt longer than the device pool", longer_than_the_pool)
 
 
+# --- memcheck --------------------------------------------------------------------------------------------------------
+
+
+def sanitizer():
+    found = shutil.which(ARGUMENTS.tool_path) or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    assert found, "compute-sanitizer is missing: --tool-path names it"
+    return found
+
+
+def descendants(pid):
+    """Processes that it started, and theirs."""
+    parents = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, of in parents.items() if of == parent]
+    return found[1:]
+
+
+class CheckedServer(Server):
+    """A server under the sanitizer, which starts it as a process of its own."""
+
+    def start(self):
+        binary, library_path = ARGUMENTS.binary.resolve(), self.env.get("LD_LIBRARY_PATH", "")
+        if binary.read_bytes()[:2] == b"#!":  # a bundle's command: its program, without the shell between
+            self.env["LD_LIBRARY_PATH"] = f"{binary.parent / 'lib'}:{library_path}:/usr/local/cuda/lib64"
+            binary = binary.parent / "lib" / "hotset"
+        tool = [sanitizer(), "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9"]
+        self.command = [*tool, str(binary), *self.command[1:]]
+        super().start()
+
+    def stop(self, timeout=40):
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(OSError):
+                if b"\0serve\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(Exception):
+            self.process.wait(timeout)
+        return super().stop(timeout)
+
+
+def memcheck_group(name):
+    folder = model_folder(name)
+    if "deepseek" in name or "glm" in name:
+        options, cases = [], load_json(folder / "expected.json")["cases"]
+        options += ["--hot-ring", 1, "--hot-buffer", 32]
+    else:
+        cases = load_json(folder / "expected_sparse.json")["cases"]
+        cases = [case for case in cases if case["options"] == cases[0]["options"]]
+        options, buffer = sparse_options(cases[0]["options"])
+        options += ["--hot-ring", cases[0]["options"]["window"]] + (["--hot-buffer", buffer] if buffer else [])
+    cases = sorted(cases, key=lambda case: -len(case["input_ids"]))[:3]
+    options += ["--device-kv-tokens", 192, "--prefill-chunk", 64, "--request-timeout-ms", 600_000]
+
+    def served():
+        log = WORK / f"{time.monotonic_ns()}.log"
+        answers = Answers()
+        with CheckedServer(log, *COMMON, *options, model=folder, env=ENVIRONMENT) as server:
+            remember_device(server)
+            for prompt in ([case["input_ids"] for case in cases], cases[0]["input_ids"]):  # beside each other; alone
+                answers.add(ask(server, prompt, 8, logprobs=1))
+        for case, choice in zip([*cases, cases[0]], answers.choices, strict=True):
+            assert choice["token_ids"] == case["greedy"][:8], f"{choice['token_ids']}, expected {case['greedy'][:8]}"
+        text = log.read_text(encoding="utf-8", errors="replace")
+        assert "ERROR SUMMARY: 0 errors" in text, text[-3000:]
+        return f"no errors, {answers.check_mode(hot=True)}"
+
+    check(f"{name}, under memcheck", served)
+
+
+def memcheck_groups():
+    for name in ("tiny-llama", "tiny-deepseek-v32"):
+        yield f"{name} memcheck", memcheck_group, name
+
+
 def groups():
     """(name, function, parameters...): each runs by itself, its checks one after the other."""
     for name in ("tiny-deepseek-v32", "tiny-glm-dsa"):
@@ -380,17 +466,22 @@ def run_group(name, function, *parameters):
 
 def main():
     started = time.monotonic()
+    if ARGUMENTS.list:
+        print(*(group[0] for group in groups()), sep="\n")
+        return shutil.rmtree(WORK)
     if not os.access(ARGUMENTS.binary, os.X_OK):
         sys.exit(f"serve_fixtures: there is no program {ARGUMENTS.binary}; tools/bundle makes one, --binary names another")
     try:
-        check("server starts, says whether it records selections",
-              lambda: f"selections are not compared: {trace_refusal()}" if trace_refusal() else "it does")
+        if not ARGUMENTS.memcheck:
+            check("server starts, says whether it records selections",
+                  lambda: f"selections are not compared: {trace_refusal()}" if trace_refusal() else "it does")
         if counts["failed"]:
             sys.exit("serve_fixtures: the other checks need a server that starts")
         for name in ("tiny-deepseek-v32", "tiny-glm-dsa"):
             model_folder(name)
         with concurrent.futures.ThreadPoolExecutor(ARGUMENTS.jobs) as pool:
-            for running in [pool.submit(run_group, *group) for group in groups() if ARGUMENTS.only in group[0]]:
+            chosen = memcheck_groups() if ARGUMENTS.memcheck else groups()
+            for running in [pool.submit(run_group, *group) for group in chosen if ARGUMENTS.only in group[0]]:
                 running.result()
     finally:
         shutil.rmtree(WORK, ignore_errors=True)
