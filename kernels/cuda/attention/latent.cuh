@@ -80,42 +80,38 @@ inline constexpr int kConsumers = 32 * kLatentConsumerWarps;
 
 inline constexpr float kLatentSlack = 8.0F;  // of powers of 2: weights are up to 256
 
-// The queries of the block's heads, in bf16; heads that are not there are zeros. By the consumers.
-__device__ inline void load_latent_queries(const AttentionArgs& args, const LatentPlace& place, std::uint32_t to) {
+// The queries of the block's heads, in bf16; heads that are not there are zeros. By the consumers, a head by a warp.
+template <bool kBf16>
+__device__ void load_latent_queries(const AttentionArgs& args, const LatentPlace& place, std::uint32_t to) {
   constexpr int kUnits = kLatentKeyDim / 8;
-  const auto address = [to](int head, int unit) {
-    return to + unit / 8 * kLatentColumnBytes + head * 128 + ((unit % 8 ^ head % 8) << 4);
-  };
-  const auto offset = [&](int head, int unit) {
-    return place.row * args.q_stride + std::int64_t{place.first_head + head} * kLatentKeyDim + unit * 8;
-  };
-  if (args.q_bf16) {
-    const auto* const q = static_cast<const __nv_bfloat16*>(args.q);
-#pragma unroll 3
-    for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * kUnits; i += kConsumers) {
-      const int head = i / kUnits;
-      const bool present = head < place.heads;
-      copy_16_async(address(head, i % kUnits), q + (present ? offset(head, i % kUnits) : 0), present);
-    }
-    commit_copies();
-    wait_copies<0>();
-  } else {
-    const auto* const q = static_cast<const float*>(args.q);
-#pragma unroll 3
-    for (int i = static_cast<int>(threadIdx.x); i < kLatentHeads * kUnits; i += kConsumers) {
-      const int head = i / kUnits;
-      uint4 out{0, 0, 0, 0};
-      if (head < place.heads) {
-        const auto* const from = reinterpret_cast<const float4*>(q + offset(head, i % kUnits));
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  static_assert(kLatentConsumerWarps == 8);
+  const std::int64_t first =
+      place.row * args.q_stride + std::int64_t{place.first_head + warp} * kLatentKeyDim + 8 * lane;
+#pragma unroll
+  for (int unit = 0; unit < kUnits; unit += 32) {
+    if (unit + lane >= kUnits) break;
+    const std::uint32_t address = latent_unit_address(to, warp, unit + lane);
+    const std::int64_t at = first + 8 * unit;
+#pragma unroll
+    for (int i = 0; i < kLatentHeads / 8; ++i) {
+      const bool present = warp + 8 * i < place.heads;
+      const std::int64_t offset = present ? at + i * 8 * kLatentKeyDim : 0;
+      if constexpr (kBf16) {
+        copy_16_async(address + i * kLatentGroupBytes, static_cast<const __nv_bfloat16*>(args.q) + offset, present);
+      } else {
+        const auto* const from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + offset);
         const float4 low = from[0];
         const float4 high = from[1];
-        out = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
+        const uint4 out = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
+                           pack_bf16(high.z, high.w)};
+        store_16(address + i * kLatentGroupBytes, present ? out : uint4{0, 0, 0, 0});
       }
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(address(head, i % kUnits)), "r"(out.x),
-                   "r"(out.y), "r"(out.z), "r"(out.w)
-                   : "memory");
     }
   }
+  commit_copies();
+  wait_copies<0>();
   publish_to_products();
 }
 
@@ -193,14 +189,14 @@ class LatentConsumer {
   }
 
   __device__ void start_scores(std::uint32_t rows, float (&scores)[32]) {
-    const std::uint64_t q = tile_descriptor(shared_address(shared_.q), 16, 1024);
-    const std::uint64_t keys = tile_descriptor(rows, 16, 1024);
+    const std::uint64_t q = tile_descriptor(shared_address(shared_.q), 16, kLatentGroupBytes);
+    const std::uint64_t keys = tile_descriptor(rows, 16, kLatentGroupBytes);
     begin_products();
 #pragma unroll
-    for (int column = 0; column < kLatentKeyDim / 64; ++column) {
+    for (int column = 0; column < kLatentColumns; ++column) {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        const int at = (column * kLatentColumnBytes + step * 32) / 16;
+        const int at = (column * kLatentBlockBytes + step * 32) / 16;
         multiply_keys(scores, q + at, keys + at, column + step > 0);
       }
     }
@@ -250,10 +246,10 @@ class LatentConsumer {
     }
     // A lane gives the address of row lane % 8 of matrix lane / 8: heads + {0, 8}, entries 16 pair + {0, 8}.
     const int row = head_ - lane_ / 4 + lane_ % 16;
-    std::uint32_t to = shared_address(shared_.weights) + row * 128 + ((lane_ / 16 ^ row % 8) << 4);
-    asm volatile("" : "+r"(to));  // else, what follows from it is kept in registers from tile to tile
+    const int to =
+        computed_anew(static_cast<int>(shared_address(shared_.weights)) + row * 128 + ((lane_ / 16 ^ row % 8) << 4));
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) store_matrices(to ^ pair << 5, weights[pair]);
+    for (int pair = 0; pair < 4; ++pair) store_matrices(static_cast<std::uint32_t>(to ^ pair << 5), weights[pair]);
     publish_to_products();
   }
 
@@ -282,11 +278,13 @@ class LatentConsumer {
       for (int i = 0; i < 128; ++i) acc_[i] *= keep_[i / 2 % 2];
     }
     const std::uint64_t weights = tile_descriptor(shared_address(shared_.weights), 16, 1024);
-    const std::uint64_t values = tile_descriptor(rows + kHalf * (4 * kLatentColumnBytes), kLatentColumnBytes, 1024);
+    const std::uint64_t values =
+        tile_descriptor(rows + kHalf * (4 * kLatentBlockBytes), kLatentBlockBytes, kLatentGroupBytes);
     begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      multiply_values(acc_, weights + step * 32 / 16, values + step * 2048 / 16, step > 0 || !starts_run);
+      multiply_values(acc_, weights + step * 32 / 16, values + step * 2 * kLatentGroupBytes / 16,
+                      step > 0 || !starts_run);
     }
     commit_products();
   }
@@ -454,7 +452,8 @@ __device__ void latent_block(const AttentionArgs& args, const LatentPlace& place
     __syncthreads();
   }
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  if (warpgroup < 2) load_latent_queries(args, place, shared_address(shared.q));
+  if (warpgroup < 2 && args.q_bf16) load_latent_queries<true>(args, place, shared_address(shared.q));
+  if (warpgroup < 2 && !args.q_bf16) load_latent_queries<false>(args, place, shared_address(shared.q));
   if (warpgroup == 0) {
     take_registers<208>();
     meet(kWeightsReady, kConsumers);

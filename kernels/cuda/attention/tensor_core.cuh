@@ -11,6 +11,11 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+__device__ inline void store_16(std::uint32_t to, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
 // 16 bytes to shared memory; zeros instead when `present` is false (`from` must be a valid address all the same).
 __device__ inline void copy_16_async(std::uint32_t to, const void* from, bool present) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
