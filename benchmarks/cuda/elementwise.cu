@@ -3,7 +3,8 @@
 //
 //   elementwise
 //
-// A buffer of 256 MB is written before each replay: nothing lies in the L2. A replay of few rows is launch time.
+// A buffer of 256 MB is written before each replay: nothing lies in the L2. A replay of few rows is launch time; what
+// new rows take in a step is measured between reads of weights.
 #include <cstdio>
 #include <random>
 
@@ -15,6 +16,7 @@
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/slot_lists.h"
 
 namespace hotset::kernels::cuda {
@@ -25,6 +27,8 @@ constexpr std::int64_t kIntermediate = 18'432;
 constexpr std::int32_t kHeads = 40;
 constexpr std::int32_t kHeadDim = 128;
 constexpr std::int32_t kRank = 32;
+constexpr std::int64_t kProduct = 48 * kHeadDim;
+constexpr std::int64_t kWeightWords = (std::int64_t{64} << 20) / 16;
 constexpr std::int64_t kVocabulary = 129'280;
 constexpr std::int64_t kMostRows = 4096;
 constexpr std::int64_t kMostSampled = 256;
@@ -32,6 +36,24 @@ constexpr std::int64_t kLongest = 131'072;
 constexpr std::int64_t kMostListed = 128;
 constexpr double kBytesPerUs = 4.2e6;
 constexpr int kRepeats = 30;
+
+// As a product of few rows reads its weights: the next launch may start early, and its own loads do not wait for the
+// one before.
+__global__ void __launch_bounds__(512) read_weights(const uint4* weights, float* product) {
+  let_next_kernel_start();
+  std::uint32_t sum = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x * 4;
+  for (std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4; i < kWeightWords; i += step) {
+    uint4 words[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words[k] = weights[i + k];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sum |= words[k].x | words[k].y | words[k].z | words[k].w;
+  }
+  wait_for_kernels_before();
+  const std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at < kProduct) product[at] = static_cast<float>(sum);
+}
 
 class Bench {
  public:
@@ -74,6 +96,7 @@ class Bench {
     std::printf("%-34s %6s %10s %10s %7s %8s\n", "kernel", "rows", "us", "floor us", "ratio", "GB/s");
     for (const std::int64_t rows : {1, 32, 256, 4096}) elementwise(rows);
     for (const std::int64_t rows : {1, 32, 128, 256}) new_rows(rows);
+    in_a_step();
     for (const std::int64_t rows : {1, 32, 128}) slot_lists(rows);
     keys();
     for (const std::int64_t rows : {1, 16, 32, 64, 256}) {
@@ -134,57 +157,110 @@ class Bench {
     });
   }
 
-  // Sequences of one table of pages, whose rows overlap: the writes are as many as of sequences apart.
+  // Of Llama-3.1-8B's shape. Sequences of one table of pages, whose rows overlap: the writes are as many as of
+  // sequences apart.
+  [[nodiscard]] GroupedRowsParams grouped_rows(std::int64_t rows, KvDType dtype, bool low_rank) {
+    GroupedRowsParams params;
+    params.geometry = {1, 8, kHeadDim, kHeadDim, KvGeometry::Layout::kGrouped, dtype};
+    params.targets = {tables_.data(), 1, positions_.data(), pool_.data()};
+    params.rotation = {frequencies_.data(), kHeadDim, 1.0F};
+    auto* const product = reinterpret_cast<float*>(activations_.data());
+    params.q = product;
+    params.k = product + 32 * kHeadDim;
+    params.v = product + 40 * kHeadDim;
+    params.q_stride = params.k_stride = params.v_stride = kProduct;
+    params.q_out = product;
+    params.q_out_stride = kProduct;
+    params.rows = rows;
+    params.heads = 32;
+    if (low_rank) {
+      params.metadata = {{.kind = MetadataGeometry::Kind::kLowRankKeys, .kv_heads = 8, .dim = kHeadDim, .rank = kRank},
+                         {metadata_.data(), pages_.data(), 1, positions_.data()},
+                         basis_.data()};
+    }
+    return params;
+  }
+  [[nodiscard]] LatentRowsParams latent_rows(std::int64_t rows, KvDType dtype, bool index_keys) {
+    LatentRowsParams params;
+    params.geometry = {1, 1, 576, 512, KvGeometry::Layout::kLatent, dtype};
+    params.targets = {tables_.data(), 1, positions_.data(), pool_.data()};
+    params.rotation = {frequencies_.data(), 64, 1.0F};
+    auto* const product = reinterpret_cast<float*>(activations_.data());
+    params.in = product;
+    params.in_stride = 576;
+    params.norm = weight_.data();
+    params.rows = rows;
+    if (index_keys) {
+      params.metadata = {{.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = kHeadDim, .dtype = dtype},
+                         {metadata_.data(), pages_.data(), 1, positions_.data()}};
+      params.index_keys = {product + kMostRows * 576, kHeadDim, weight_.data(), weight_.data(), 1e-6F, params.rotation};
+    }
+    return params;
+  }
+
   void new_rows(std::int64_t rows) {
     for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
       const bool fp8 = dtype == KvDType::kFp8;
-      GroupedRowsParams grouped;
-      grouped.geometry = {1, 8, kHeadDim, kHeadDim, KvGeometry::Layout::kGrouped, dtype};
-      grouped.targets = {tables_.data(), 1, positions_.data(), pool_.data()};
-      grouped.rotation = {frequencies_.data(), kHeadDim, 1.0F};
-      auto* const product = reinterpret_cast<float*>(activations_.data());
-      grouped.q = product;
-      grouped.k = product + 32 * kHeadDim;
-      grouped.v = product + 40 * kHeadDim;
-      grouped.q_stride = grouped.k_stride = grouped.v_stride = 48 * kHeadDim;
-      grouped.q_norm = grouped.k_norm = weight_.data();
-      grouped.q_out = product;
-      grouped.q_out_stride = grouped.q_stride;
-      grouped.k_out = product + kMostRows * 48 * kHeadDim;
-      grouped.k_out_stride = 8 * kHeadDim;
-      grouped.rows = rows;
-      grouped.heads = 32;
-      const double grouped_bytes = 4.0 * kHeadDim * (48 + 32 + 8) + static_cast<double>(grouped.geometry.row_bytes());
-      row(fp8 ? "new rows, 32/8 x 128, norm, FP8" : "new rows, 32/8 x 128, norm, bf16", rows,
-          static_cast<double>(rows) * grouped_bytes, [&](Stream stream) { launch_grouped_rows(grouped, stream); });
-      grouped.q_norm = grouped.k_norm = nullptr;
-      grouped.k_out = nullptr;
-      grouped.metadata = {{.kind = MetadataGeometry::Kind::kLowRankKeys, .kv_heads = 8, .dim = kHeadDim, .rank = kRank},
-                          {metadata_.data(), pages_.data(), 1, positions_.data()},
-                          basis_.data()};
-      row(fp8 ? "new rows, low-rank keys, FP8" : "new rows, low-rank keys, bf16", rows,
-          static_cast<double>(rows) * (grouped_bytes - 4.0 * kHeadDim * 8 + 8 * (kRank / 2 + 2)) +
-              8.0 * kHeadDim * kRank * 4,
+      GroupedRowsParams grouped = grouped_rows(rows, dtype, false);
+      const double row_bytes = 4.0 * kHeadDim * (48 + 32) + static_cast<double>(grouped.geometry.row_bytes());
+      const auto bytes = [&](double of_row) { return static_cast<double>(rows) * of_row; };
+      row(fp8 ? "new rows, 32/8 x 128, FP8" : "new rows, 32/8 x 128, bf16", rows, bytes(row_bytes),
           [&](Stream stream) { launch_grouped_rows(grouped, stream); });
-      LatentRowsParams latent;
-      latent.geometry = {1, 1, 576, 512, KvGeometry::Layout::kLatent, dtype};
-      latent.targets = grouped.targets;
-      latent.rotation = {frequencies_.data(), 64, 1.0F};
-      latent.in = product;
-      latent.in_stride = 576;
-      latent.norm = weight_.data();
-      latent.rows = rows;
-      row(fp8 ? "new rows, latent 576, FP8" : "new rows, latent 576, bf16", rows,
-          static_cast<double>(rows) * (4.0 * 576 + static_cast<double>(latent.geometry.row_bytes())),
+      grouped.q_norm = grouped.k_norm = weight_.data();
+      row(fp8 ? "new rows, norm, FP8" : "new rows, norm, bf16", rows, bytes(row_bytes),
+          [&](Stream stream) { launch_grouped_rows(grouped, stream); });
+      const GroupedRowsParams low_rank = grouped_rows(rows, dtype, true);
+      row(fp8 ? "new rows, low-rank keys, FP8" : "new rows, low-rank keys, bf16", rows,
+          bytes(row_bytes + 8 * (kRank / 2 + 2)) + 4.0 * 8 * kHeadDim * kRank,
+          [&](Stream stream) { launch_grouped_rows(low_rank, stream); });
+      const LatentRowsParams latent = latent_rows(rows, dtype, false);
+      const double latent_bytes = 4.0 * 576 + static_cast<double>(latent.geometry.row_bytes());
+      row(fp8 ? "new rows, latent 576, FP8" : "new rows, latent 576, bf16", rows, bytes(latent_bytes),
           [&](Stream stream) { launch_latent_rows(latent, stream); });
-      latent.metadata = {{.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = kHeadDim, .dtype = dtype},
-                         {metadata_.data(), pages_.data(), 1, positions_.data()}};
-      latent.index_keys = {product + kMostRows * 576, kHeadDim, weight_.data(), weight_.data(), 1e-6F, latent.rotation};
+      const LatentRowsParams indexed = latent_rows(rows, dtype, true);
       row(fp8 ? "new rows, latent, index keys, FP8" : "new rows, latent, index keys, bf16", rows,
-          static_cast<double>(rows) * (4.0 * (576 + kHeadDim) + static_cast<double>(latent.geometry.row_bytes()) +
-                                       static_cast<double>(latent.metadata.geometry.page_bytes() / kPageTokens)),
-          [&](Stream stream) { launch_latent_rows(latent, stream); });
+          bytes(latent_bytes + 4.0 * kHeadDim +
+                static_cast<double>(indexed.metadata.geometry.page_bytes() / kPageTokens)),
+          [&](Stream stream) { launch_latent_rows(indexed, stream); });
     }
+  }
+
+  // What a launch adds to a step: layers that read weights of 64 MB each, with and without it behind them.
+  template <class Launch>
+  double layer_us(const Launch& launch) {
+    constexpr int kLayers = 32;
+    return graph_time_us(
+               stream_.get(), kRepeats,
+               [&](cudaStream_t stream) {
+                 for (int layer = 0; layer < kLayers; ++layer) {
+                   launch_dependent(read_weights, dim3(264), dim3(512), 0, 0, stream,
+                                    reinterpret_cast<const uint4*>(dirty_.data()) + layer % 4 * kWeightWords,
+                                    reinterpret_cast<float*>(activations_.data()));
+                   launch(stream);
+                 }
+               },
+               [](cudaStream_t) {}) /
+           kLayers;
+  }
+  void in_a_step() {
+    const double alone = layer_us([](cudaStream_t) {});
+    std::printf("\nus a layer behind a product that reads 64 MB in %.2f us (bf16 rows)\n%-34s %6s %10s %10s\n", alone,
+                "kernel", "rows", "ordinary", "overlapped");
+    for (const std::int64_t rows : {1, 8, 32}) {
+      const auto line = [&](const char* name, auto params, const auto& launch) {
+        double us[2];
+        for (const bool follows : {false, true}) {
+          params.follows_product = follows;
+          us[follows ? 1 : 0] = layer_us([&](cudaStream_t stream) { launch(params, stream); }) - alone;
+        }
+        std::printf("%-34s %6lld %10.2f %10.2f\n", name, static_cast<long long>(rows), us[0], us[1]);
+      };
+      line("new rows, 32/8 x 128", grouped_rows(rows, KvDType::kBF16, false), launch_grouped_rows);
+      line("new rows, low-rank keys", grouped_rows(rows, KvDType::kBF16, true), launch_grouped_rows);
+      line("new rows, latent 576", latent_rows(rows, KvDType::kBF16, false), launch_latent_rows);
+      line("new rows, latent, index keys", latent_rows(rows, KvDType::kBF16, true), launch_latent_rows);
+    }
+    std::printf("\n");
   }
 
   void slot_lists(std::int64_t rows) {

@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "core/kv_geometry.h"
-#include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/hot_row.h"
 #include "kernels/cuda/selection/store_metadata.h"
 #include "kernels/cuda/stream.h"
@@ -47,28 +46,27 @@ struct GroupedRowsParams {
   KvGeometry geometry;  // kGrouped
   NewRowTargets targets;
   NewRowRotation rotation;
-  const void* q = nullptr;  // [rows, heads * key_dim] of in_type
+  const float* q = nullptr;  // [rows, heads * key_dim]
   std::int64_t q_stride = 0;
-  const void* k = nullptr;  // [rows, kv_heads * key_dim] of in_type
+  const float* k = nullptr;  // [rows, kv_heads * key_dim]
   std::int64_t k_stride = 0;
-  const void* v = nullptr;  // [rows, kv_heads * value_dim] of in_type
+  const float* v = nullptr;  // [rows, kv_heads * value_dim]
   std::int64_t v_stride = 0;
-  ActivationType in_type = ActivationType::kF32;
   const float* q_norm = nullptr;  // [key_dim] of the RMSNorm of each head before the rotation; null: none
   const float* k_norm = nullptr;  // [key_dim]
   float epsilon = 1e-6F;
-  void* q_out = nullptr;  // [rows, heads * key_dim], rotated; may be q where type and stride are the same
-  ActivationType q_out_type = ActivationType::kF32;
+  float* q_out = nullptr;  // [rows, heads * key_dim], rotated; may be q where the stride is the same
   std::int64_t q_out_stride = 0;
-  // [rows, kv_heads * key_dim], rotated; may be k where that is float32 and the stride the same. Null: not written, but
-  // kBlockBounds of rows of one sequence are made of it, in a launch of their own.
+  // [rows, kv_heads * key_dim], rotated; may be k where the stride is the same. Null: not written, but kBlockBounds of
+  // rows of one sequence are made of it, in a launch of their own.
   float* k_out = nullptr;
   std::int64_t k_out_stride = 0;
   NewRowMetadata metadata;  // kIndexKeys: not of these rows
   std::int64_t rows = 0;
   std::int32_t heads = 0;
-  // The stream's previous launch wrote q, k and v and nothing else of what this one reads: it may start while that one
-  // ends.
+  // The stream's previous launch is the product: this one may start while that one runs. Positions, tables and weights
+  // are read before it has ended: an ordinary launch or copy, which waits for all before it, lies between what wrote
+  // them and the product, or is it.
   bool follows_product = false;
 };
 
@@ -88,20 +86,19 @@ struct NewIndexKeys {
 struct LatentRowsParams {
   KvGeometry geometry;  // kLatent
   NewRowTargets targets;
-  NewRowRotation rotation;   // of the key_dim - value_dim channels of the rope part
-  const void* in = nullptr;  // [rows, key_dim] of in_type
+  NewRowRotation rotation;    // of the key_dim - value_dim channels of the rope part
+  const float* in = nullptr;  // [rows, key_dim]
   std::int64_t in_stride = 0;
-  ActivationType in_type = ActivationType::kF32;
   const float* norm = nullptr;  // [value_dim]
   float epsilon = 1e-6F;
-  // [rows, key_dim]: the row in float32; may be `in` where that is float32 and the stride the same. Null: not written,
-  // but metadata other than kIndexKeys is made of it, in a launch of its own.
+  // [rows, key_dim]: the row; may be `in` where the stride is the same. Null: not written, but metadata other than
+  // kIndexKeys is made of it, in a launch of its own.
   float* out = nullptr;
   std::int64_t out_stride = 0;
   NewRowMetadata metadata;
   NewIndexKeys index_keys;  // kIndexKeys
   std::int64_t rows = 0;
-  bool follows_product = false;  // as above, of `in` and the index keys
+  bool follows_product = false;  // as above; the previous launch is that of `in` or of the index keys, or behind them
 };
 
 void launch_latent_rows(const LatentRowsParams& params, Stream stream);

@@ -85,8 +85,9 @@ __global__ void __launch_bounds__(kNormThreads) norm_rope_kernel(const RopeDevic
     const Group first = next;
     if (head + 1 < end_head) next = lanes.template first_group<kAligned>(x + params.head_dim, params.head_dim);
     lanes.template load_head<kAligned>(x, first, params.head_dim, params.norm_weight, params.epsilon, lanes.values);
+    lanes.rotate(part);
     for (std::int32_t at = lanes.first_channel(); at < params.head_dim; at += lanes.kStep) {
-      store_group<kAligned>(x, at, params.head_dim, lanes.rotated(at, part));
+      store_group<kAligned>(x, at, params.head_dim, load_group<true>(lanes.values, at, params.head_dim));
     }
     lanes.sync();  // all have read the head
   }

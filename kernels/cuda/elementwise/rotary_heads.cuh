@@ -28,9 +28,19 @@ struct RotaryPart {
   float attention_factor;
 };
 
-// Floats of shared memory that a head's lanes need: the head in groups of 8, then cosines and sines.
+// Floats of shared memory of a position's cosines and sines, each in groups of 8, and of a head with them.
+[[nodiscard]] __host__ __device__ constexpr std::int64_t rotary_angle_floats(std::int64_t half) {
+  return 2 * ((half + kGroup - 1) / kGroup) * kGroup;
+}
 [[nodiscard]] inline std::int64_t rotary_head_floats(std::int64_t head_dim, std::int64_t half) {
-  return groups_of(head_dim) * kGroup + 2 * groups_of(half) * kGroup;
+  return groups_of(head_dim) * kGroup + rotary_angle_floats(half);
+}
+
+// Cosine and sine of pair c, into `angles` (rotary_angle_floats).
+__device__ inline void turn_pair(std::int64_t position, const RotaryPart& part, std::int32_t c, float* angles) {
+  const float2 pair = cos_sin(position, part.inv_freq[c]);
+  angles[c] = __fmul_rn(pair.x, part.attention_factor);
+  angles[rotary_angle_floats(part.half) / 2 + c] = __fmul_rn(pair.y, part.attention_factor);
 }
 
 // body(std::integral_constant<int, lanes>)
@@ -52,10 +62,12 @@ struct HeadLanes {
   std::int32_t half_groups;
 
   __device__ HeadLanes(float* memory, std::int64_t head_dim, std::int32_t half)
+      : HeadLanes(memory, memory + (head_dim + kGroup - 1) / kGroup * kGroup, half) {}
+  __device__ HeadLanes(float* head, float* angles, std::int32_t half)
       : lane(static_cast<int>(threadIdx.x) % kLanes),
         mask(kLanes == 32 ? 0xffffffffU : ((1U << (kLanes % 32)) - 1U) << (threadIdx.x % 32 / kLanes * kLanes)),
-        values(memory),
-        cosines(memory + (head_dim + kGroup - 1) / kGroup * kGroup),
+        values(head),
+        cosines(angles),
         half_groups((half + kGroup - 1) / kGroup) {}
 
   __device__ float sum(float value) const {
@@ -68,12 +80,8 @@ struct HeadLanes {
 
   // Cosines and sines of the position. Done when load_head has returned.
   __device__ void turn_to(std::int64_t position, const RotaryPart& part) const {
-    float* const sines = cosines + half_groups * kGroup;
-    for (std::int32_t c = lane; c < half_groups * kGroup; c += kLanes) {
-      const float2 pair = c < part.half ? cos_sin(position, part.inv_freq[c]) : float2{0.0F, 0.0F};
-      cosines[c] = __fmul_rn(pair.x, part.attention_factor);
-      sines[c] = __fmul_rn(pair.y, part.attention_factor);
-    }
+#pragma unroll 1
+    for (std::int32_t c = lane; c < part.half; c += kLanes) turn_pair(position, part, c, cosines);
   }
 
   // The lane's first group of a head, to be on its way while other things are computed.
@@ -89,6 +97,7 @@ struct HeadLanes {
   __device__ void load_head(const T* x, const Group& first, std::int32_t head_dim, const float* weight, float epsilon,
                             float* into) const {
     float squares = 0.0F;
+#pragma unroll 1  // one turn for most widths
     for (std::int32_t at = first_channel(); at < head_dim; at += kStep) {
       const Group group = at < kStep ? first : load_group<kAligned>(x, at, head_dim);
       squares = square_sum(squares, group);
@@ -96,6 +105,7 @@ struct HeadLanes {
     }
     if (weight != nullptr) {
       const float factor = norm_factor(sum(squares), head_dim, epsilon);
+#pragma unroll 1
       for (std::int32_t at = first_channel(); at < head_dim; at += kStep) {
         Group group = load_group<true>(into, at, head_dim);
         const Group weights = load_group<kAligned>(weight, at, head_dim);
@@ -109,39 +119,19 @@ struct HeadLanes {
     sync();
   }
 
-  // The lane's group of 8 channels from `at`, rotated.
-  __device__ Group rotated(std::int32_t at, const RotaryPart& part) const {
-    Group group = load_group<true>(values, at, at + kGroup);
+  // Rotates what load_head has left in `values`; the cosines and sines are there. Each lane takes pairs.
+  __device__ void rotate(const RotaryPart& part) const {
+    if (part.half == 0) return;
     const float* const sines = cosines + half_groups * kGroup;
-    const std::int32_t from = at - part.begin;
-    if (part.half % kGroup == 0 && part.begin % kGroup == 0) {
-      if (from < 0 || from >= 2 * part.half) return group;
-      const bool lower = from < part.half;
-      const std::int32_t pair = lower ? from : from - part.half;
-      const Group other = load_group<true>(values, lower ? at + part.half : at - part.half, 0);
-      const Group cosine = load_group<true>(cosines, pair, 0);
-      const Group sine = load_group<true>(sines, pair, 0);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        group.values[i] = turned(group.values[i], other.values[i], cosine.values[i], sine.values[i], lower);
-      }
-      return group;
+    float* const rotary = values + part.begin;
+#pragma unroll 2
+    for (std::int32_t c = lane; c < part.half; c += kLanes) {
+      const float a = rotary[c];
+      const float b = rotary[c + part.half];
+      rotary[c] = __fmaf_rn(a, cosines[c], -__fmul_rn(b, sines[c]));
+      rotary[c + part.half] = __fmaf_rn(b, cosines[c], __fmul_rn(a, sines[c]));
     }
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const std::int32_t c = from + i;
-      if (c < 0 || c >= 2 * part.half) continue;
-      const bool lower = c < part.half;
-      const std::int32_t pair = lower ? c : c - part.half;
-      const float other = values[part.begin + (lower ? c + part.half : pair)];
-      group.values[i] = turned(group.values[i], other, cosines[pair], sines[pair], lower);
-    }
-    return group;
-  }
-
-  __device__ static float turned(float own, float other, float cosine, float sine, bool lower) {
-    const float product = __fmul_rn(other, sine);
-    return __fmaf_rn(own, cosine, lower ? -product : product);
+    sync();
   }
 };
 

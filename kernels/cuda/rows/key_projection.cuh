@@ -42,6 +42,7 @@ struct KeyProjection {
     const std::int32_t count = min(channels, dim - first) * rank;  // a multiple of 8
     const float* const from = basis + std::int64_t{first} * rank;
     const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(tile));
+#pragma unroll 2
     for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x) * 4; i < count; i += kThreads * 4) {
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 4 * i), "l"(from + i) : "memory");
     }
@@ -85,7 +86,7 @@ struct KeyProjection {
       key[r] = keys + own * dim + first;
       sum[r] = first == 0 ? 0.0F : sums[own * rank + column];
     }
-#pragma unroll 4
+#pragma unroll 2
     for (std::int32_t c = 0; c < channel_count; c += 4) {
       float weight[4];
 #pragma unroll

@@ -18,7 +18,9 @@ __device__ inline std::int64_t buffer_pages(const HotRow& hot) {
 // The row that a new token is written to.
 __device__ inline std::int64_t new_row(const HotRow& hot, std::int64_t position) {
   if (hot.hot_blocks == 0) return row_of_pages(hot.device_pages, position);
-  return row_of_pages(hot.device_pages + buffer_pages(hot), position % hot.ring_tokens);
+  // Positions are below 2^31.
+  const std::uint32_t at = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(hot.ring_tokens);
+  return row_of_pages(hot.device_pages + buffer_pages(hot), at);
 }
 
 }  // namespace hotset::kernels::cuda

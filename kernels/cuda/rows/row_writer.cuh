@@ -10,10 +10,26 @@ namespace hotset::kernels::cuda {
 
 inline constexpr int kGroupsOfScale = static_cast<int>(kFp8ScaleChannels) / kGroup;
 
-// Address of the pool row of row `at`.
-__device__ inline std::byte* target_row(const NewRowTargets& targets, std::int64_t at, std::int64_t position,
-                                        std::int64_t row_bytes) {
-  return targets.pool + new_row(targets.tables[at * targets.table_stride], position) * row_bytes;
+// Row `at`: its position and its address in the pool; padding has none. The table is on its way with the position.
+struct NewRow {
+  std::int64_t position;
+  std::byte* target;
+};
+__device__ inline NewRow new_row_at(const NewRowTargets& targets, std::int64_t at, std::int64_t row_bytes) {
+  const HotRow table = targets.tables[at * targets.table_stride];
+  const std::int64_t position = targets.positions[at];
+  if (position < 0) return {position, nullptr};
+  return {position, targets.pool + new_row(table, position) * row_bytes};
+}
+
+// body(std::integral_constant<KvDType, ...>)
+template <class Body>
+void with_row_type(KvDType dtype, const Body& body) {
+  switch (dtype) {
+    case KvDType::kF32: return body(std::integral_constant<KvDType, KvDType::kF32>{});
+    case KvDType::kBF16: return body(std::integral_constant<KvDType, KvDType::kBF16>{});
+    case KvDType::kFp8: return body(std::integral_constant<KvDType, KvDType::kFp8>{});
+  }
 }
 
 // 4-byte aligned.
@@ -32,16 +48,10 @@ __device__ inline void write_bf16(std::byte* to, const Group& group) {
   for (int i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to)[i] = words[i];
 }
 
-// Channels [at, at + 8) of a head for every lane with at < dim; all lanes of the head call it, with lane-contiguous
-// `at`. `codes`: of channel 0 of the head in the row; `scales`: the head's, kFp8 only.
+// A group of 128 channels shares a scale; all lanes of the head call it.
 template <int kLanes>
-__device__ void write_group(const HeadLanes<kLanes>& lanes, KvDType dtype, std::byte* codes, std::byte* scales,
-                            std::int32_t at, std::int32_t dim, const Group& group) {
-  if (dtype != KvDType::kFp8) {
-    if (at >= dim) return;
-    if (dtype == KvDType::kF32) return store_group<true>(reinterpret_cast<float*>(codes), at, dim, group);
-    return write_bf16(codes + 2 * at, group);
-  }
+__device__ void write_fp8(const HeadLanes<kLanes>& lanes, std::byte* codes, std::byte* scales, std::int32_t at,
+                          std::int32_t dim, const Group& group) {
   constexpr int kScaleLanes = kLanes < kGroupsOfScale ? kLanes : kGroupsOfScale;
   std::uint32_t bits = 0;
   if (at < dim) {
@@ -58,6 +68,20 @@ __device__ void write_group(const HeadLanes<kLanes>& lanes, KvDType dtype, std::
   *reinterpret_cast<uint2*>(codes + at) = make_uint2(words[0], words[1]);
   if (lanes.lane % kScaleLanes == 0) {
     *reinterpret_cast<float*>(scales + 4 * (at / static_cast<int>(kFp8ScaleChannels))) = scaled.scale;
+  }
+}
+
+// Channels [at, at + 8) of a head for every lane with at < dim; all lanes of the head call it, with lane-contiguous
+// `at`. `codes`: of channel 0 of the head in the row; `scales`: the head's, kFp8 only.
+template <KvDType kDType, int kLanes>
+__device__ void write_group(const HeadLanes<kLanes>& lanes, std::byte* codes, std::byte* scales, std::int32_t at,
+                            std::int32_t dim, const Group& group) {
+  if constexpr (kDType == KvDType::kF32) {
+    if (at < dim) store_group<true>(reinterpret_cast<float*>(codes), at, dim, group);
+  } else if constexpr (kDType == KvDType::kBF16) {
+    if (at < dim) write_bf16(codes + 2 * at, group);
+  } else {
+    write_fp8(lanes, codes, scales, at, dim, group);
   }
 }
 

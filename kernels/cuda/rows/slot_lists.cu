@@ -2,6 +2,7 @@
 #include "core/check.h"
 #include "kernels/cuda/rows/row_places.cuh"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/slot_lists.h"
 
 namespace hotset::kernels::cuda {
@@ -31,6 +32,7 @@ __device__ std::int64_t first_row(const SlotListsParams& p, const HotRow& hot, s
 }
 
 __global__ void __launch_bounds__(kThreads) slot_lists_kernel(const SlotListsParams p, bool wide) {
+  follow_kernels_before();
   const auto row = static_cast<std::int64_t>(blockIdx.y);
   const std::int64_t rank = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEntries;
   const std::int64_t length = p.lengths[row];
@@ -89,8 +91,8 @@ void launch_slot_lists(const SlotListsParams& params, Stream stream) {
   const bool wide = reinterpret_cast<std::uintptr_t>(params.slots) % 16 == 0 && params.slot_stride % kEntries == 0;
   const auto columns =
       static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(params.max_count, kThreads * kEntries)));
-  slot_lists_kernel<<<dim3(columns, static_cast<unsigned>(params.batch)), kThreads, 0, stream>>>(params, wide);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(slot_lists_kernel, dim3(columns, static_cast<unsigned>(params.batch)), kThreads, 0, 0, stream,
+                   params, wide);
 }
 
 }  // namespace hotset::kernels::cuda

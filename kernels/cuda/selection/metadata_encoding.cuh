@@ -67,10 +67,12 @@ __device__ inline void write_low_rank_key(const MetadataGeometry& geometry, cons
                                           std::int64_t kv_head, const float* x, int lane) {
   const int rank = geometry.rank;
   std::uint32_t bits = 0;
+#pragma unroll 1
   for (int i = lane; i < rank; i += 32) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffU);
   const LowRankStep step(__reduce_max_sync(0xffffffffU, bits));
   std::byte* const part = place.page + kv_head * geometry.low_rank_head_bytes();
   auto* const codes = reinterpret_cast<std::uint8_t*>(part) + place.offset * (rank / 2);
+#pragma unroll 1  // of most ranks one turn
   for (int i = lane; i < rank / 2; i += 32) {
     codes[i] = static_cast<std::uint8_t>(step.code(x[2 * i]) | step.code(x[2 * i + 1]) << 4);
   }

@@ -149,6 +149,7 @@ class MetadataPages {
   // The pool when keys [rows, kv_heads * dim] have been kept.
   [[nodiscard]] std::vector<std::byte> with(const std::vector<float>& keys) const {
     std::vector<std::byte> pool = dirt_;
+    if (geometry_.kind == MetadataGeometry::Kind::kNone) return pool;
     const std::int64_t width = std::int64_t{geometry_.kv_heads} * geometry_.dim;
     for (std::size_t row = 0; row < positions_.size(); ++row) {
       const std::int64_t position = positions_[row];
@@ -215,16 +216,16 @@ NewRowTargets target_of(const Batch& batch, const PageTables& tables, const Devi
   return {tables.rows() + (decodes ? 0 : 1), decodes ? 1 : 0, positions.data(), pool.data()};
 }
 
-void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, ActivationType in_type, Random& random) {
+void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Random& random) {
   const KvGeometry geometry{1, c.kv_heads, c.key_dim, c.value_dim, Layout::kGrouped, dtype};
   const std::int64_t q_width = std::int64_t{c.heads} * c.key_dim;
   const std::int64_t k_width = geometry.key_elements();
   const std::int64_t v_width = geometry.value_elements();
   const std::int64_t stride = q_width + k_width + v_width + 16;
   const std::int64_t rows = batch.rows();
-  std::vector<float> q = rounded(random.normals(rows * q_width), in_type);
-  std::vector<float> k = rounded(random.normals(rows * k_width), in_type);
-  std::vector<float> v = rounded(random.normals(rows * v_width), in_type);
+  std::vector<float> q = random.normals(rows * q_width);
+  std::vector<float> k = random.normals(rows * k_width);
+  std::vector<float> v = random.normals(rows * v_width);
   if (rows > 1) {
     std::fill_n(v.begin(), v_width, 0.0F);
     v[static_cast<std::size_t>(v_width)] = kInfinity;
@@ -259,69 +260,55 @@ void expect_grouped(const GroupedCase& c, KvDType dtype, const Batch& batch, Act
   const auto k_norm = to_device(k_weight);
   const MetadataPages metadata(metadata_of(c, dtype), batch, random);
   const std::vector<std::byte> expected_metadata = metadata.with(k);
-  for (const ActivationType out_type : {ActivationType::kF32, ActivationType::kBF16}) {
-    for (const bool in_place : {false, true}) {
-      if (in_place && out_type != in_type) continue;
-      const std::string what =
-          concat(rows, " rows, ", c.heads, "/", c.kv_heads, " heads, widths ", c.key_dim, "/", c.value_dim, ", rotary ",
-                 c.rotary_dim, c.norm ? ", norm" : "", ", row type ", static_cast<int>(dtype), ", from ",
-                 static_cast<int>(in_type), " to ", static_cast<int>(out_type), in_place ? ", in place" : "", ", rank ",
-                 c.rank, ", blocks of ", c.block_tokens);
-      const DeviceValues in(product, in_type);
-      const DeviceValues q_out(std::vector<float>(static_cast<std::size_t>(rows * q_width), kPoison), out_type);
-      const DeviceValues k_out(std::vector<float>(static_cast<std::size_t>(rows * k_width), kPoison),
-                               ActivationType::kF32);
-      DeviceBuffer<std::byte> pool(expected.size());
-      pool.fill_bytes(0xcd);
-      const std::int64_t bytes = in_type == ActivationType::kF32 ? 4 : 2;
-      auto* const base = static_cast<std::byte*>(in.data());
-      GroupedRowsParams params;
-      params.geometry = geometry;
-      params.targets = target_of(batch, tables, positions, pool);
-      params.rotation = {inv_freq.data(), c.rotary_dim, kFactor};
-      params.q = base;
-      params.k = base + q_width * bytes;
-      params.v = base + (q_width + k_width) * bytes;
-      params.q_stride = params.k_stride = params.v_stride = stride;
-      params.in_type = in_type;
-      params.q_norm = c.norm ? q_norm.data() : nullptr;
-      params.k_norm = c.norm ? k_norm.data() : nullptr;
-      params.epsilon = 1e-5F;
-      params.q_out = in_place ? base : q_out.data();
-      params.q_out_type = out_type;
-      params.q_out_stride = in_place ? stride : q_width;
-      const bool f32 = in_type == ActivationType::kF32;
-      params.k_out = !in_place ? static_cast<float*>(k_out.data())
-                     : f32     ? reinterpret_cast<float*>(base) + q_width
-                               : nullptr;
-      params.k_out_stride = in_place ? stride : k_width;
-      const bool keeps = params.k_out != nullptr || c.block_tokens == 0 || batch.decodes();
-      const auto metadata_pool = to_device(metadata.dirt());
-      if (keeps) params.metadata = metadata.target(metadata_pool);
-      params.follows_product = in_place;
-      params.rows = rows;
-      params.heads = c.heads;
-      launch_grouped_rows(params, nullptr);
-      ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(pool), expected, geometry.row_bytes(), what));
-      if (!metadata.dirt().empty()) {
-        ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(metadata_pool), keeps ? expected_metadata : metadata.dirt(),
-                                            metadata_of(c, dtype).page_bytes(), "metadata, " + what));
-      }
-      if (!in_place) {
-        ASSERT_TRUE(same_bits(q_out.values(), written(rounded(q, out_type), batch))) << what << ", q";
-        ASSERT_TRUE(same_bits(k_out.values(), written(k, batch))) << what << ", k";
-        ASSERT_TRUE(same_bits(in.values(), product)) << what << ": the input has changed";
-        continue;
-      }
-      std::vector<float> changed = product;
-      const std::vector<float> q_rounded = rounded(q, out_type);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        if (batch.positions[static_cast<std::size_t>(row)] < 0) continue;
-        std::copy_n(q_rounded.begin() + row * q_width, q_width, changed.begin() + row * stride);
-        if (f32) std::copy_n(k.begin() + row * k_width, k_width, changed.begin() + row * stride + q_width);
-      }
-      ASSERT_TRUE(same_bits(in.values(), changed)) << what;
+  for (const bool in_place : {false, true}) {
+    const std::string what =
+        concat(rows, " rows, ", c.heads, "/", c.kv_heads, " heads, widths ", c.key_dim, "/", c.value_dim, ", rotary ",
+               c.rotary_dim, c.norm ? ", norm" : "", ", row type ", static_cast<int>(dtype),
+               in_place ? ", in place" : "", ", rank ", c.rank, ", blocks of ", c.block_tokens);
+    const auto in = to_device(product);
+    const auto q_out = to_device(std::vector<float>(static_cast<std::size_t>(rows * q_width), kPoison));
+    const auto k_out = to_device(std::vector<float>(static_cast<std::size_t>(rows * k_width), kPoison));
+    DeviceBuffer<std::byte> pool(expected.size());
+    pool.fill_bytes(0xcd);
+    const auto metadata_pool = to_device(metadata.dirt());
+    GroupedRowsParams params;
+    params.geometry = geometry;
+    params.targets = target_of(batch, tables, positions, pool);
+    params.rotation = {inv_freq.data(), c.rotary_dim, kFactor};
+    params.q = in.data();
+    params.k = in.data() + q_width;
+    params.v = in.data() + q_width + k_width;
+    params.q_stride = params.k_stride = params.v_stride = stride;
+    params.q_norm = c.norm ? q_norm.data() : nullptr;
+    params.k_norm = c.norm ? k_norm.data() : nullptr;
+    params.epsilon = 1e-5F;
+    params.q_out = in_place ? in.data() : q_out.data();
+    params.q_out_stride = in_place ? stride : q_width;
+    params.k_out = in_place ? in.data() + q_width : k_out.data();
+    params.k_out_stride = in_place ? stride : k_width;
+    params.metadata = metadata.target(metadata_pool);
+    params.rows = rows;
+    params.heads = c.heads;
+    params.follows_product = in_place;
+    launch_grouped_rows(params, nullptr);
+    ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(pool), expected, geometry.row_bytes(), what));
+    if (!metadata.dirt().empty()) {
+      ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(metadata_pool), expected_metadata, metadata_of(c, dtype).page_bytes(),
+                                          "metadata, " + what));
     }
+    if (!in_place) {
+      ASSERT_TRUE(same_bits(to_host(q_out), written(q, batch))) << what << ", q";
+      ASSERT_TRUE(same_bits(to_host(k_out), written(k, batch))) << what << ", k";
+      ASSERT_TRUE(same_bits(to_host(in), product)) << what << ": the input has changed";
+      continue;
+    }
+    std::vector<float> changed = product;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      if (batch.positions[static_cast<std::size_t>(row)] < 0) continue;
+      std::copy_n(q.begin() + row * q_width, q_width, changed.begin() + row * stride);
+      std::copy_n(k.begin() + row * k_width, k_width, changed.begin() + row * stride + q_width);
+    }
+    ASSERT_TRUE(same_bits(to_host(in), changed)) << what;
   }
 }
 
@@ -333,11 +320,9 @@ TEST_F(NewRows, GroupedAreTheLaunchersOneByOne) {
       {40, 8, 128, 128, 128, true, 0, 0},   {2, 1, 304, 144, 0, false, 0, 16},  {2, 2, 48, 128, 6, true, 48, 0}};
   for (const GroupedCase& c : kCases) {
     for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
-      for (const ActivationType in_type : {ActivationType::kF32, ActivationType::kBF16}) {
-        ASSERT_NO_FATAL_FAILURE(expect_grouped(c, dtype, decode_batch(random, 1), in_type, random));
-        ASSERT_NO_FATAL_FAILURE(expect_grouped(c, dtype, decode_batch(random, 17), in_type, random));
-        ASSERT_NO_FATAL_FAILURE(expect_grouped(c, dtype, chunk_batch(60, 70), in_type, random));
-      }
+      ASSERT_NO_FATAL_FAILURE(expect_grouped(c, dtype, decode_batch(random, 1), random));
+      ASSERT_NO_FATAL_FAILURE(expect_grouped(c, dtype, decode_batch(random, 17), random));
+      ASSERT_NO_FATAL_FAILURE(expect_grouped(c, dtype, chunk_batch(60, 70), random));
     }
   }
 }
@@ -346,10 +331,10 @@ TEST_F(NewRows, GroupedAreTheLaunchersOneByOne) {
 TEST_F(NewRows, ManyRows) {
   Random random;
   for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
-    ASSERT_NO_FATAL_FAILURE(expect_grouped({16, 3, 128, 128, 128, true, 32, 0}, dtype, chunk_batch(1000, 1100),
-                                           ActivationType::kF32, random));
-    ASSERT_NO_FATAL_FAILURE(expect_grouped({16, 3, 64, 80, 32, false, 6, 0}, dtype, decode_batch(random, 2200, 100),
-                                           ActivationType::kBF16, random));
+    ASSERT_NO_FATAL_FAILURE(
+        expect_grouped({16, 3, 128, 128, 128, true, 32, 0}, dtype, chunk_batch(1000, 1100), random));
+    ASSERT_NO_FATAL_FAILURE(
+        expect_grouped({16, 3, 64, 80, 32, false, 6, 0}, dtype, decode_batch(random, 2200, 100), random));
   }
 }
 
@@ -379,14 +364,14 @@ MetadataGeometry metadata_of(LatentMetadata kind, std::int32_t key_dim, KvDType 
 }
 
 void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t rotary_dim, KvDType dtype,
-                   const Batch& batch, ActivationType in_type, Random& random) {
+                   const Batch& batch, Random& random) {
   const KvGeometry geometry{1, 1, key_dim, value_dim, Layout::kLatent, dtype};
   const std::int64_t rows = batch.rows();
   const std::int32_t rope = key_dim - value_dim;
   const std::int64_t stride = key_dim + 8;
   const std::vector<float> weight = random.normals(value_dim);
-  std::vector<float> latent = rounded(random.normals(rows * value_dim), in_type);
-  std::vector<float> rope_part = rounded(random.normals(rows * rope), in_type);
+  std::vector<float> latent = random.normals(rows * value_dim);
+  std::vector<float> rope_part = random.normals(rows * rope);
   if (rows > 1) {
     std::fill_n(latent.begin(), value_dim, 0.0F);
     rope_part[static_cast<std::size_t>(rope)] = kNan;
@@ -414,7 +399,7 @@ void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t ro
   const auto positions = to_device(batch.positions);
   const auto inv_freq = to_device(frequencies(rotary_dim));
   const auto norm = to_device(weight);
-  const DeviceValues device_in(in, in_type);
+  const auto device_in = to_device(in);
   constexpr std::int32_t kIndexDim = 128;
   const std::vector<float> index_in = random.normals(rows * kIndexDim);
   const std::vector<float> index_weight = random.normals(kIndexDim);
@@ -435,7 +420,6 @@ void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t ro
     params.rotation = {inv_freq.data(), rotary_dim, kFactor};
     params.in = device_in.data();
     params.in_stride = stride;
-    params.in_type = in_type;
     params.norm = norm.data();
     params.epsilon = 1e-5F;
     params.out = with_out ? static_cast<float*>(out.data()) : nullptr;
@@ -450,7 +434,7 @@ void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t ro
     params.follows_product = !with_out;
     launch_latent_rows(params, nullptr);
     const std::string what = concat(rows, " rows of ", key_dim, "/", value_dim, ", rotary ", rotary_dim, ", row type ",
-                                    static_cast<int>(dtype), ", from ", static_cast<int>(in_type));
+                                    static_cast<int>(dtype));
     ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(pool), expected, geometry.row_bytes(), what));
     if (kind != LatentMetadata::kNone) {
       ASSERT_NO_FATAL_FAILURE(expect_pool(to_host(metadata_pool),
@@ -467,14 +451,11 @@ TEST_F(NewRows, LatentAreTheLaunchersOneByOne) {
   for (const auto& [key_dim, value_dim, rotary_dim] :
        {std::tuple{576, 512, 64}, std::tuple{48, 32, 16}, std::tuple{304, 272, 20}, std::tuple{192, 160, 32}}) {
     for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
-      for (const ActivationType in_type : {ActivationType::kF32, ActivationType::kBF16}) {
-        for (const std::int64_t rows : {1, 33}) {
-          ASSERT_NO_FATAL_FAILURE(
-              expect_latent(key_dim, value_dim, rotary_dim, dtype, decode_batch(random, rows), in_type, random));
-        }
+      for (const std::int64_t rows : {1, 33}) {
         ASSERT_NO_FATAL_FAILURE(
-            expect_latent(key_dim, value_dim, rotary_dim, dtype, chunk_batch(60, 200), in_type, random));
+            expect_latent(key_dim, value_dim, rotary_dim, dtype, decode_batch(random, rows), random));
       }
+      ASSERT_NO_FATAL_FAILURE(expect_latent(key_dim, value_dim, rotary_dim, dtype, chunk_batch(60, 200), random));
     }
   }
 }
