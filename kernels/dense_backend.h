@@ -102,7 +102,15 @@ struct MatmulParams {
   bool accumulate = false;
 };
 
-// The same for `batch` products that lie at fixed distances (heads): y[b][m, :] = x[b][m, :] weights[b]^T.
+// out[m, :] = silu(x[m, :] G^T) * (x[m, :] U^T): matmul() and silu_gate() in one, for G and U joined to one matrix.
+struct GatedMatmulParams {
+  Activations x;                          // [m, K]
+  const PackedMatrix* gate_up = nullptr;  // [2 N, K]: G, then U
+  ActivationsOut out;                     // [m, N]
+  std::int64_t m = 0;
+};
+
+// As MatmulParams for `batch` products that lie at fixed distances (heads): y[b][m, :] = x[b][m, :] weights[b]^T.
 struct BatchedMatmulParams {
   Activations x;  // row stride and distance of two products in elements below
   std::int64_t x_stride = 0;
@@ -249,6 +257,8 @@ class DenseBackend {
   virtual void rope(const RopeParams& params) = 0;
   virtual void matmul(const MatmulParams& params) = 0;
   virtual void batched_matmul(const BatchedMatmulParams& params) = 0;
+  // False, and nothing is done, where the backend has no such product of this shape.
+  [[nodiscard]] virtual bool gated_matmul(const GatedMatmulParams&) { return false; }
   virtual void copy_columns(const CopyColumnsParams& params) = 0;
   virtual void silu_gate(const SiluGateParams& params) = 0;
   virtual void route(const RouteParams& params) = 0;

@@ -45,6 +45,10 @@ void FeedForward::run(const MlpWeights& mlp, kernels::Activations normed, std::i
   const kernels::ActivationsOut gated = gated_.empty() ? kernels::ActivationsOut(gate_.data()) : gated_.get();
   kernels::SiluGateParams gate{.gate = gate_.data(), .up = up_.data(), .out = gated, .rows = rows, .width = width};
   if (mlp.gate_up != nullptr) {
+    if (backend_.gated_matmul({.x = normed, .gate_up = mlp.gate_up.get(), .out = gated, .m = rows})) {
+      backend_.matmul(mlp.down.added_product(gated, residual, rows));
+      return;
+    }
     backend_.matmul({.x = normed, .weight = mlp.gate_up.get(), .y = gate_.data(), .m = rows});
     gate.up = gate_.data() + width;
     gate.stride = 2 * width;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/embed.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul/few_rows.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/route.h"
@@ -139,54 +140,55 @@ class CudaBackend final : public DenseBackend {
   void matmul(const MatmulParams& params) override {
     if (params.m <= 0) return;
     const WeightMatrix& weight = own_matrix(params.weight);
-    const std::int64_t k = weight.cols();
-    std::int64_t x_stride = params.x_stride == 0 ? k : params.x_stride;
-    const void* x = params.x.data();
-    if (params.x.type() != weight.type()) {
-      x = converted(params.x, x_stride, k, params.m, 1, k, weight.type());
-      x_stride = k;
-    }
-    multiply(weight, x, params.bias, params.y.data(),
-             {.m = params.m,
-              .n = weight.rows(),
-              .k = k,
-              .x_stride = x_stride,
-              .y_stride = params.y_stride == 0 ? weight.rows() : params.y_stride,
-              .type = type_of(weight.type()),
-              .y_type = type_of(params.y.type()),
-              .bias = params.bias != nullptr,
-              .accumulate = params.accumulate});
+    MatmulShape shape{.m = params.m,
+                      .n = weight.rows(),
+                      .k = weight.cols(),
+                      .x_stride = params.x_stride == 0 ? weight.cols() : params.x_stride,
+                      .y_stride = params.y_stride == 0 ? weight.rows() : params.y_stride,
+                      .type = type_of(weight.type()),
+                      .y_type = type_of(params.y.type()),
+                      .bias = params.bias != nullptr,
+                      .accumulate = params.accumulate};
+    const void* const x = readable(params.x, weight.type(), shape);
+    multiply(weight, x, params.bias, params.y.data(), shape);
   }
 
   void batched_matmul(const BatchedMatmulParams& params) override {
     if (params.m <= 0 || params.batch <= 0) return;
     const WeightMatrix& first = own_matrix(params.weights[0]);
-    const std::int64_t k = first.cols();
-    const std::int64_t step = first.rows() * k;
+    const std::int64_t step = first.rows() * first.cols();
     const WeightMatrix& last = own_matrix(params.weights[params.batch - 1]);
     HS_CHECK(static_cast<const std::byte*>(last.data()) - static_cast<const std::byte*>(first.data()) ==
                  (params.batch - 1) * step * element_bytes(first.type()),
              "the matrices were packed as a batch");
-    const void* x = params.x.data();
-    std::int64_t x_stride = params.x_stride;
-    std::int64_t x_step = params.x_distance;
-    if (params.x.type() != first.type()) {
-      x = converted(params.x, params.x_stride, params.x_distance, params.m, params.batch, k, first.type());
-      x_stride = params.batch * k;
-      x_step = k;
-    }
-    multiply(first, x, nullptr, params.y.data(),
-             {.m = params.m,
-              .n = first.rows(),
-              .k = k,
-              .x_stride = x_stride,
-              .y_stride = params.y_stride,
-              .type = type_of(first.type()),
-              .y_type = type_of(params.y.type()),
-              .batch = params.batch,
-              .x_step = x_step,
-              .weight_step = step,
-              .y_step = params.y_distance});
+    MatmulShape shape{.m = params.m,
+                      .n = first.rows(),
+                      .k = first.cols(),
+                      .x_stride = params.x_stride,
+                      .y_stride = params.y_stride,
+                      .type = type_of(first.type()),
+                      .y_type = type_of(params.y.type()),
+                      .batch = params.batch,
+                      .x_step = params.x_distance,
+                      .weight_step = step,
+                      .y_step = params.y_distance};
+    const void* const x = readable(params.x, first.type(), shape);
+    multiply(first, x, nullptr, params.y.data(), shape);
+  }
+
+  bool gated_matmul(const GatedMatmulParams& params) override {
+    const WeightMatrix& weight = own_matrix(params.gate_up);
+    const MatmulShape shape{.m = params.m,
+                            .n = weight.rows() / 2,
+                            .k = weight.cols(),
+                            .x_stride = weight.cols(),
+                            .y_stride = weight.rows() / 2,
+                            .type = type_of(weight.type()),
+                            .y_type = type_of(params.out.type()),
+                            .gated = true};
+    if (params.x.type() != weight.type() || !few_rows_takes(shape)) return false;
+    if (params.m > 0) multiply(weight, params.x.data(), nullptr, params.out.data(), shape);
+    return true;
   }
 
   void copy_columns(const CopyColumnsParams& params) override {
@@ -231,6 +233,19 @@ class CudaBackend final : public DenseBackend {
   }
 
  private:
+  // x as the product of this shape reads it: where types differ, as it is if the product rounds it itself; else
+  // converted, and the shape follows.
+  const void* readable(Activations x, ElementType type, MatmulShape& shape) {
+    if (x.type() == type) return x.data();
+    shape.wide_x = type == ElementType::kBF16;
+    if (shape.wide_x && few_rows_takes(shape)) return x.data();
+    shape.wide_x = false;
+    const void* const out = converted(x, shape.x_stride, shape.x_step, shape.m, shape.batch, shape.k, type);
+    shape.x_stride = shape.batch * shape.k;
+    shape.x_step = shape.batch > 1 ? shape.k : 0;
+    return out;
+  }
+
   // [rows, batch * width] of `type`, from rows of `batch` parts that lie `distance` apart.
   const void* converted(Activations x, std::int64_t stride, std::int64_t distance, std::int64_t rows,
                         std::int64_t batch, std::int64_t width, ElementType type) {

@@ -129,7 +129,8 @@ Matmul::Matmul(const MatmulLibrary& library, const MatmulShape& shape) : plan_(s
   HS_CHECK(own.x_stride >= own.k && own.y_stride >= own.n, "rows do not overlap");
   HS_CHECK(own.batch >= 1 && !(own.batch > 1 && own.bias), "products side by side have no bias");
   plan_->few_rows = !own.library && few_rows_takes(own);
-  HS_CHECK(!own.gated || (plan_->few_rows && !own.bias && !own.accumulate), "gated products are of few rows");
+  HS_CHECK(plan_->few_rows || (!own.gated && !own.wide_x), "gated products and wide rows are those of few rows");
+  HS_CHECK(!own.gated || (!own.bias && !own.accumulate), "gated products have no bias and add to nothing");
   if (plan_->few_rows) return;
   plan_->handle = static_cast<cublasLtHandle_t>(library.handle_);
   plan_->weight = make_layout(own.type, own.k, own.n, own.k);

@@ -43,6 +43,8 @@ struct MatmulShape {
   // W has 2n rows, gates, then ups: y = silu(x gates^T) * (x ups^T), silu(a) = a / (1 + exp(-a)) in float32. Few rows
   // only (few_rows_takes()), without a bias or accumulate.
   bool gated = false;
+  // x is float32 though `type` is kBF16: rounded to nearest even as it is read. Few rows only.
+  bool wide_x = false;
   bool library = false;  // cuBLASLt whatever m is
 
   auto operator<=>(const MatmulShape&) const = default;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/experts/plain_gemm.h"
 #include "kernels/cuda/experts/row_copies.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -45,6 +46,7 @@ __device__ BlockSum block_sum(int mine, int* shared) {
 // begins, ends [experts], begins aligned; places [uses]: where a use's row lies, -1 for ids that are no expert.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const std::int32_t* ids, int uses, std::int32_t* begins, std::int32_t* ends, std::int32_t* places) {
+  follow_kernels_before();
   __shared__ int shared[kThreads / 32];
   __shared__ int counts[kMostGroups];
   const int expert = static_cast<int>(blockIdx.x);
@@ -91,6 +93,7 @@ struct CombineParams {
 
 // blockIdx.x: the row. Places ascend with the expert.
 __global__ void __launch_bounds__(kThreads) combine_kernel(const CombineParams params) {
+  follow_kernels_before();
   __shared__ std::int32_t places[kMostPerToken];
   __shared__ float weights[kMostPerToken];
   const std::int64_t row = blockIdx.x;
@@ -192,9 +195,8 @@ void launch_experts(const ExpertsDeviceParams& params, Stream stream) {
   const std::int64_t uses = params.rows * params.per_token;
   const std::int64_t places = most_places(experts, uses);
   const Workspace work = divide(params.workspace, experts, uses);
-  place_kernel<<<static_cast<unsigned>(experts.experts), kThreads, 0, stream>>>(params.ids, static_cast<int>(uses),
-                                                                                work.begins, work.ends, work.places);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(place_kernel, static_cast<unsigned>(experts.experts), kThreads, 0, 0, stream, params.ids,
+                   static_cast<int>(uses), work.begins, work.ends, work.places);
 
   RowCopies copies;
   copies.x = params.x;
@@ -258,10 +260,9 @@ void launch_experts(const ExpertsDeviceParams& params, Stream stream) {
                                  experts.hidden,
                                  params.per_token};
   constexpr std::int64_t kChannels = 4 * kThreads;
-  combine_kernel<<<dim3(static_cast<unsigned>(params.rows),
-                        static_cast<unsigned>((experts.hidden + kChannels - 1) / kChannels)),
-                   kThreads, 0, stream>>>(combine);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  const dim3 grid(static_cast<unsigned>(params.rows),
+                  static_cast<unsigned>((experts.hidden + kChannels - 1) / kChannels));
+  launch_dependent(combine_kernel, grid, kThreads, 0, 0, stream, combine);
 }
 
 }  // namespace hotset::kernels::cuda

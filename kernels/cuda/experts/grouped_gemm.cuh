@@ -17,6 +17,7 @@
 #include "kernels/cuda/experts/tensor_map.h"
 #include "kernels/cuda/experts/warpgroup_products.cuh"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 
@@ -341,7 +342,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                                                          ~std::uintptr_t{1023});
   const int thread = static_cast<int>(threadIdx.x);
   constexpr int kMultipliers = Tile::kWarpgroups * 128;
-  if (thread < 32) plan_tiles(shared, gemm);
+  let_next_kernel_start();
   if (thread == kMultipliers) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       init_barrier(&shared.filled[stage], 1);
@@ -349,6 +350,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     publish_barriers();
   }
+  wait_for_kernels_before();
+  if (thread < 32) plan_tiles(shared, gemm);
   __syncthreads();
   if (thread >= kMultipliers) {
     if constexpr (Tile::kLarge) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -410,8 +413,7 @@ void launch_tile(const GroupedGemm& gemm, Stream stream) {
   const std::int64_t row_tiles = gemm.row_bound / Tile::kTokens + std::min<std::int64_t>(gemm.groups, gemm.row_bound);
   const std::int64_t tiles = row_tiles * ((gemm.n + Tile::kChannels - 1) / Tile::kChannels);
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(multiprocessors, tiles));
-  grouped_gemm_kernel<Tile><<<blocks, Tile::kThreads, kBytes, stream>>>(gemm, make_maps<Tile>(gemm));
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(grouped_gemm_kernel<Tile>, blocks, Tile::kThreads, kBytes, 0, stream, gemm, make_maps<Tile>(gemm));
 }
 
 template <class Element, bool kGated>

@@ -4,6 +4,7 @@
 #include "kernels/cuda/experts/exponential.cuh"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/order_key.cuh"
 
 namespace hotset::kernels::cuda {
@@ -184,6 +185,7 @@ __device__ void route_row(Shared& shared, const RouteParams& params, std::int64_
 }
 
 __global__ void __launch_bounds__(32 * kWarps) route_kernel(const RouteParams params) {
+  follow_kernels_before();
   __shared__ Shared shared[kWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -204,8 +206,7 @@ void launch_route(const RouteParams& params, Stream stream) {
                params.per_token <= params.top_groups * (params.experts / params.groups),
            "the groups that stay hold enough experts");
   const auto blocks = static_cast<unsigned>((params.rows + kWarps - 1) / kWarps);
-  route_kernel<<<blocks, 32 * kWarps, 0, stream>>>(params);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(route_kernel, blocks, 32 * kWarps, 0, 0, stream, params);
 }
 
 }  // namespace hotset::kernels::cuda

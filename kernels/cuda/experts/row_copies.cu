@@ -5,6 +5,7 @@
 #include "core/fp8.h"
 #include "kernels/cuda/experts/row_copies.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -44,6 +45,7 @@ __device__ __forceinline__ void for_places(const RowCopies& params, std::int64_t
 // blockIdx.x: the row.
 template <class In, class Out>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const RowCopies params) {
+  follow_kernels_before();
   const std::int64_t row = blockIdx.x;
   const std::int64_t at = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kGroup;
   if (at >= params.width || (params.count != nullptr && row >= *params.count)) return;
@@ -63,6 +65,7 @@ __device__ __forceinline__ std::uint32_t codes(float4 x, float scale) {
 
 template <class In>
 __global__ void __launch_bounds__(kThreads) quantise_kernel(const RowCopies params) {
+  follow_kernels_before();
   const std::int64_t row = blockIdx.x;
   const std::int64_t at = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kGroup;
   // A warp leaves as one: it holds 128 channels.
@@ -92,22 +95,21 @@ void launch_row_copies(const RowCopies& params, ActivationType out_type, Stream 
   const bool from_f32 = params.x_type == ActivationType::kF32;
   const bool to_f32 = out_type == ActivationType::kF32;
   const dim3 grid = grid_of(params);
-  if (from_f32 && to_f32) copy_kernel<float, float><<<grid, kThreads, 0, stream>>>(params);
-  if (from_f32 && !to_f32) copy_kernel<float, __nv_bfloat16><<<grid, kThreads, 0, stream>>>(params);
-  if (!from_f32 && to_f32) copy_kernel<__nv_bfloat16, float><<<grid, kThreads, 0, stream>>>(params);
-  if (!from_f32 && !to_f32) copy_kernel<__nv_bfloat16, __nv_bfloat16><<<grid, kThreads, 0, stream>>>(params);
-  HOTSET_CUDA_CHECK_LAUNCH();
+  const auto launch = [&](auto kernel) { launch_dependent(kernel, grid, kThreads, 0, 0, stream, params); };
+  if (from_f32 && to_f32) launch(copy_kernel<float, float>);
+  if (from_f32 && !to_f32) launch(copy_kernel<float, __nv_bfloat16>);
+  if (!from_f32 && to_f32) launch(copy_kernel<__nv_bfloat16, float>);
+  if (!from_f32 && !to_f32) launch(copy_kernel<__nv_bfloat16, __nv_bfloat16>);
 }
 
 void launch_quantised_copies(const RowCopies& params, Stream stream) {
   if (params.rows <= 0) return;
   HS_CHECK(params.width % kBlock == 0, "a scale is that of 128 channels");
   if (params.x_type == ActivationType::kF32) {
-    quantise_kernel<float><<<grid_of(params), kThreads, 0, stream>>>(params);
+    launch_dependent(quantise_kernel<float>, grid_of(params), kThreads, 0, 0, stream, params);
   } else {
-    quantise_kernel<__nv_bfloat16><<<grid_of(params), kThreads, 0, stream>>>(params);
+    launch_dependent(quantise_kernel<__nv_bfloat16>, grid_of(params), kThreads, 0, 0, stream, params);
   }
-  HOTSET_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace hotset::kernels::cuda

@@ -1,14 +1,14 @@
 // The kernel of few_rows.h.
 //
-// A block takes units of 16 kTiles channels, one per multiprocessor at a time. A unit's sum over k comes in items of
-// 128 bytes of every row, W's and x's. Item i belongs to warp i % 8, which copies its items itself: a ring of slots of
-// its own, refilled as soon as it has read one, so that nobody waits for anybody before the sums of the warps are added
-// up. All slots of a block hold 200 KB, several times what must be under way to keep the memory busy; those of the
-// first items are filled before the kernels ahead are done.
+// Blocks take units of 16 kTiles channels. A unit's sum over k comes in items: 256 bytes of k of every row, W's and
+// x's, one copy each. Item i belongs to warp i % kSplit of those that share the unit. A warp copies its items itself:
+// into a ring of slots of its own, refilled as soon as it has read one, so that nobody waits for anybody before the
+// sums of the warps are added up. All slots of a block hold 130 to 200 KB, several times what must be under way to keep
+// the memory busy; those of the first items are filled before the kernels ahead are done.
 //
 // Weights are the rows of the tensor cores' products (m16n8k16), tokens the columns. Which k a product's columns stand
 // for is free, if it is the same for both: a lane of four takes 16 bytes of k at 32 bytes * lane, then the 16 behind,
-// which the swizzle of the copies spreads over all banks.
+// which the swizzle of the copies spreads over all banks. Columns without a token multiply what happens to lie there.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,33 +21,41 @@
 
 namespace hotset::kernels::cuda {
 
-template <class ElementType, int kTilesOfUnit, int kTokenTilesOfUnit, int kWarpsOfBlock, int kBlocksOfMultiprocessor>
+inline constexpr int kFewRowsWarps = 8;
+inline constexpr int kFewRowsThreads = 32 * kFewRowsWarps;
+
+// kWide: x is float32, W bfloat16. kSplit: warps that share a unit, all or 1.
+template <class ElementType, int kTilesOfUnit, int kTokenTilesOfUnit, int kSplitOfUnit, bool kWideX>
 struct FewRowsForm {
-  static constexpr int kWarps = kWarpsOfBlock;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocks = kBlocksOfMultiprocessor;
   using Element = ElementType;
   static constexpr bool kF32 = std::is_same_v<Element, float>;
   static constexpr int kTiles = kTilesOfUnit;            // of 16 rows of W
   static constexpr int kTokenTiles = kTokenTilesOfUnit;  // of 8 rows of x
+  static constexpr int kSplit = kSplitOfUnit;
+  static constexpr bool kWide = kWideX;
   static constexpr int kTokens = 8 * kTokenTiles;
-  static constexpr int kDepth = 128 / static_cast<int>(sizeof(Element));  // of k in an item
-  static constexpr int kWeightBytes = 16 * kTiles * 128;
-  static constexpr int kItemBytes = kWeightBytes + kTokens * 128;
+  static constexpr int kLines = 2;                                            // of 128 bytes of a row of W in an item
+  static constexpr int kLineDepth = 128 / static_cast<int>(sizeof(Element));  // of k
+  static constexpr int kDepth = kLines * kLineDepth;
+  static constexpr int kXLines = kWide ? 2 * kLines : kLines;
+  static constexpr int kWeightBytes = kLines * kTiles * 16 * 128;
+  static constexpr int kItemBytes = kWeightBytes + kXLines * kTokens * 128;
   static constexpr int kMergeTiles = std::min(kTiles, 2 / kTokenTiles);  // whose sums are added up at once
   static constexpr int kMergeStride = 20;                                // floats of a token: no bank twice
-  static constexpr int kMergeFloats = kWarps * kMergeTiles * kTokens * kMergeStride;
-  static constexpr int kMostShared = kBlocks == 1 ? 227 * 1024 : 113 * 1024;
-  static constexpr int kSlots = (kMostShared - 2048 - 4 * kMergeFloats) / (kWarps * kItemBytes);  // of a warp
-  static_assert(!kF32 || kTokenTiles == 1);
+  static constexpr int kMergeWarps = kSplit == 1 ? 1 : kFewRowsWarps;
+  static constexpr int kMergeFloats = kMergeWarps * kMergeTiles * kTokens * kMergeStride;
+  static constexpr int kMostShared = 227 * 1024;
+  static constexpr int kSlots =
+      std::min(8, (kMostShared - 2048 - 4 * kMergeFloats) / (kFewRowsWarps * kItemBytes));  // of a warp
+  static_assert(!kF32 || (kTokenTiles == 1 && !kWide));
   static_assert(kSlots >= 1);
 };
 
 template <class Form>
 struct alignas(1024) FewRowsShared {
-  unsigned char items[Form::kWarps][Form::kSlots][Form::kItemBytes];
-  float sums[Form::kWarps][Form::kMergeTiles][Form::kTokens][Form::kMergeStride];
-  std::uint64_t filled[Form::kWarps][Form::kSlots];
+  unsigned char items[kFewRowsWarps][Form::kSlots][Form::kItemBytes];
+  float sums[Form::kMergeWarps][Form::kMergeTiles][Form::kTokens][Form::kMergeStride];
+  std::uint64_t filled[kFewRowsWarps][Form::kSlots];
 };
 
 struct FewRowsMaps {
@@ -74,53 +82,79 @@ __device__ __forceinline__ std::uint64_t read_once_policy() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-__device__ __forceinline__ void copy_weights(void* to, const CUtensorMap* map, std::uint64_t* barrier, int k, int row,
-                                             int product, std::uint64_t policy) {
+// First row and line of the box; of one product of several.
+__device__ __forceinline__ void copy_weights(void* to, const CUtensorMap* map, std::uint64_t* barrier, int row,
+                                             int line, int product, std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
-      "%4, %5}], [%2], %6;" ::"r"(shared_address(to)),
-      "l"(map), "r"(shared_address(barrier)), "r"(k), "r"(row), "r"(product), "l"(policy)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(row), "r"(line), "r"(product), "l"(policy)
       : "memory");
 }
 // Eight gate rows, then the up rows of the same channels, tile by tile.
-__device__ __forceinline__ void copy_gated_weights(void* to, const CUtensorMap* map, std::uint64_t* barrier, int k,
-                                                   int tile, std::uint64_t policy) {
+__device__ __forceinline__ void copy_gated_weights(void* to, const CUtensorMap* map, std::uint64_t* barrier, int tile,
+                                                   int line, std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
-      "%4, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
-      "l"(map), "r"(shared_address(barrier)), "r"(k), "r"(0), "r"(tile), "l"(policy)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%3, %3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(tile), "r"(line), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void copy_rows(void* to, const CUtensorMap* map, std::uint64_t* barrier, int line,
+                                          int product) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3, %4, %5}], "
+      "[%2];" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(line), "r"(product)
       : "memory");
 }
 
-// The items of one warp in the order in which it multiplies them. One lane uses it.
+// The units and items of one warp in the order in which it multiplies them.
+template <class Form>
+struct WarpWork {
+  __device__ WarpWork(const FewRowsArgs& args, int warp)
+      : first_item(warp % Form::kSplit),
+        unit_step(static_cast<int>(gridDim.x) * (kFewRowsWarps / Form::kSplit)),
+        first_unit(static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) * (warp / Form::kSplit)),
+        units(first_item < args.items ? args.units : 0) {}
+  int first_item, unit_step, first_unit;
+  int units;  // end of them; 0: it has no items
+};
+
+// Copies the items of a warp. One lane uses it.
 template <class Form>
 class ItemCopier {
  public:
   __device__ ItemCopier(FewRowsShared<Form>& shared, const FewRowsMaps& maps, const FewRowsArgs& args, int warp)
-      : shared_(shared), maps_(maps), args_(args), warp_(warp), item_(warp), policy_(read_once_policy()) {
-    take_unit(static_cast<int>(blockIdx.x));
+      : items_(shared.items[warp]),
+        filled_(shared.filled[warp]),
+        maps_(maps),
+        args_(args),
+        work_(args, warp),
+        item_(work_.first_item),
+        bytes_(Form::kWeightBytes + static_cast<std::uint32_t>(args.m) * Form::kXLines * 128),
+        policy_(read_once_policy()) {
+    take_unit(work_.first_unit);
   }
-  __device__ __forceinline__ bool done() const { return unit_ >= args_.units || warp_ >= args_.items; }
+  __device__ __forceinline__ bool done() const { return unit_ >= work_.units; }
   __device__ __forceinline__ void start(int slot) {
-    arrive_expecting(&shared_.filled[warp_][slot], Form::kItemBytes);
-    void* const to = shared_.items[warp_][slot];
-    const int k = item_ * Form::kDepth;
+    arrive_expecting(&filled_[slot], bytes_);
+    const int line = item_ * Form::kLines;
     if (args_.gated) {
-      copy_gated_weights(to, &maps_.weight, &shared_.filled[warp_][slot], k, row_ / 16, policy_);
+      copy_gated_weights(items_[slot], &maps_.weight, &filled_[slot], row_ / 16, line, policy_);
     } else {
-      copy_weights(to, &maps_.weight, &shared_.filled[warp_][slot], k, row_, product_, policy_);
+      copy_weights(items_[slot], &maps_.weight, &filled_[slot], row_, line, product_, policy_);
     }
   }
   // The other part of what start() expects.
   __device__ __forceinline__ void start_x(int slot) {
-    copy_box(shared_.items[warp_][slot] + Form::kWeightBytes, &maps_.x, &shared_.filled[warp_][slot],
-             item_ * Form::kDepth, 0, product_);
+    copy_rows(items_[slot] + Form::kWeightBytes, &maps_.x, &filled_[slot], item_ * Form::kXLines, product_);
   }
   __device__ __forceinline__ void advance() {
-    item_ += Form::kWarps;
+    item_ += Form::kSplit;
     if (item_ < args_.items) return;
-    item_ = warp_;
-    take_unit(unit_ + static_cast<int>(gridDim.x));
+    item_ = work_.first_item;
+    take_unit(unit_ + work_.unit_step);
   }
 
  private:
@@ -130,11 +164,14 @@ class ItemCopier {
     row_ = (unit - product_ * args_.product_units) * 16 * Form::kTiles;
   }
 
-  FewRowsShared<Form>& shared_;
+  unsigned char (*items_)[Form::kItemBytes];
+  std::uint64_t* filled_;
   const FewRowsMaps& maps_;
   const FewRowsArgs& args_;
-  int warp_, item_;
+  WarpWork<Form> work_;
+  int item_;
   int unit_, product_, row_;
+  std::uint32_t bytes_;
   std::uint64_t policy_;
 };
 
@@ -146,63 +183,109 @@ __device__ __forceinline__ void multiply_16x8(float (&sums)[4], std::uint32_t a0
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// 16 bytes of a line of 128 in a slot, as the copies swizzle them.
+__device__ __forceinline__ const uint4& chunk_of(const unsigned char* lines, int line, int chunk) {
+  return *reinterpret_cast<const uint4*>(lines + line * 128 + ((chunk ^ (line & 7)) * 16));
+}
+__device__ __forceinline__ std::uint32_t rounded_pair(std::uint32_t low, std::uint32_t high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(__uint_as_float(low), __uint_as_float(high));
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+// Eight elements of k of a token, in bfloat16: chunk `chunk` of W's line `line`.
+template <class Form>
+__device__ __forceinline__ uint4 token_chunk(const unsigned char* x, int m, int token, int line, int chunk) {
+  if constexpr (Form::kWide) {
+    const int at = (2 * line + chunk / 4) * m + token;
+    const uint4 low = chunk_of(x, at, chunk % 4 * 2);
+    const uint4 high = chunk_of(x, at, chunk % 4 * 2 + 1);
+    return make_uint4(rounded_pair(low.x, low.y), rounded_pair(low.z, low.w), rounded_pair(high.x, high.y),
+                      rounded_pair(high.z, high.w));
+  } else {
+    return chunk_of(x, line * m + token, chunk);
+  }
+}
+
 // Sums of a lane, row = lane / 4, token = lane % 4 * 2: [.][.][0 ... 3] are (row, token), (row, token + 1),
 // (row + 8, token), (row + 8, token + 1).
 template <class Form>
 using TileSums = float[Form::kTiles][Form::kTokenTiles][4];
 
+// Two sets that are added up in the end: half as many products that wait for one another.
 template <class Form>
-__device__ __forceinline__ void multiply_item(TileSums<Form>& sums, const unsigned char* item, int lane) {
+struct ProductSums {
+  TileSums<Form> halves[2];
+};
+
+template <class Form>
+__device__ __forceinline__ void multiply_item(ProductSums<Form>& sums, const unsigned char* item, int m, int lane) {
   const int row = lane / 4;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int at = row * 128 + ((lane % 4 * 2 + half) ^ row) * 16;
+  for (int step = 0; step < 2 * Form::kLines; ++step) {
+    const int line = step / 2;
+    const int chunk = lane % 4 * 2 + step % 2;
     uint4 x[Form::kTokenTiles];
 #pragma unroll
     for (int j = 0; j < Form::kTokenTiles; ++j) {
-      x[j] = *reinterpret_cast<const uint4*>(item + Form::kWeightBytes + j * 1024 + at);
+      x[j] = token_chunk<Form>(item + Form::kWeightBytes, m, 8 * j + row, line, chunk);
     }
 #pragma unroll
     for (int tile = 0; tile < Form::kTiles; ++tile) {
-      const uint4 low = *reinterpret_cast<const uint4*>(item + tile * 2048 + at);
-      const uint4 high = *reinterpret_cast<const uint4*>(item + tile * 2048 + 1024 + at);
+      const int first = (line * Form::kTiles + tile) * 16 + row;
+      const uint4 low = chunk_of(item, first, chunk);
+      const uint4 high = chunk_of(item, first + 8, chunk);
 #pragma unroll
       for (int j = 0; j < Form::kTokenTiles; ++j) {
-        multiply_16x8(sums[tile][j], low.x, high.x, low.y, high.y, x[j].x, x[j].y);
-        multiply_16x8(sums[tile][j], low.z, high.z, low.w, high.w, x[j].z, x[j].w);
+        multiply_16x8(sums.halves[0][tile][j], low.x, high.x, low.y, high.y, x[j].x, x[j].y);
+        multiply_16x8(sums.halves[1][tile][j], low.z, high.z, low.w, high.w, x[j].z, x[j].w);
       }
+    }
+  }
+}
+
+template <class Form>
+__device__ __forceinline__ void finish_sums(const ProductSums<Form>& from, TileSums<Form>& sums, int) {
+#pragma unroll
+  for (int tile = 0; tile < Form::kTiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < Form::kTokenTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[tile][j][i] = from.halves[0][tile][j][i] + from.halves[1][tile][j][i];
     }
   }
 }
 
 // float32: a lane sums a quarter of k for rows `row`, `row + 8` and eight tokens.
 template <class Form>
-using LaneSums = float[Form::kTiles][2][8];
+struct LaneSums {
+  float parts[Form::kTiles][2][8];
+};
 
-__device__ __forceinline__ float add_products(float sum, float4 w, float4 x) {
-  return fmaf(w.w, x.w, fmaf(w.z, x.z, fmaf(w.y, x.y, fmaf(w.x, x.x, sum))));
+__device__ __forceinline__ float add_products(float sum, uint4 w, uint4 x) {
+  sum = fmaf(__uint_as_float(w.x), __uint_as_float(x.x), sum);
+  sum = fmaf(__uint_as_float(w.y), __uint_as_float(x.y), sum);
+  sum = fmaf(__uint_as_float(w.z), __uint_as_float(x.z), sum);
+  return fmaf(__uint_as_float(w.w), __uint_as_float(x.w), sum);
 }
 
 template <class Form>
-__device__ __forceinline__ void multiply_item(LaneSums<Form>& sums, const unsigned char* item, int lane) {
+__device__ __forceinline__ void multiply_item(LaneSums<Form>& sums, const unsigned char* item, int m, int lane) {
   const int row = lane / 4;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int chunk = lane % 4 * 2 + half;
-    float4 x[8];
+  for (int step = 0; step < 2 * Form::kLines; ++step) {
+    const int line = step / 2;
+    const int chunk = lane % 4 * 2 + step % 2;
+    uint4 x[8];
 #pragma unroll
-    for (int token = 0; token < 8; ++token) {
-      x[token] = *reinterpret_cast<const float4*>(item + Form::kWeightBytes + token * 128 + (chunk ^ token) * 16);
-    }
+    for (int token = 0; token < 8; ++token) x[token] = chunk_of(item + Form::kWeightBytes, line * m + token, chunk);
 #pragma unroll
     for (int tile = 0; tile < Form::kTiles; ++tile) {
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        const float4 w =
-            *reinterpret_cast<const float4*>(item + tile * 2048 + side * 1024 + row * 128 + (chunk ^ row) * 16);
+        const uint4 w = chunk_of(item, (line * Form::kTiles + tile) * 16 + 8 * side + row, chunk);
 #pragma unroll
         for (int token = 0; token < 8; ++token) {
-          sums[tile][side][token] = add_products(sums[tile][side][token], w, x[token]);
+          sums.parts[tile][side][token] = add_products(sums.parts[tile][side][token], w, x[token]);
         }
       }
     }
@@ -211,14 +294,14 @@ __device__ __forceinline__ void multiply_item(LaneSums<Form>& sums, const unsign
 
 // Adds up the four lanes of a row.
 template <class Form>
-__device__ __forceinline__ void join_lanes(const LaneSums<Form>& parts, TileSums<Form>& sums, int lane) {
+__device__ __forceinline__ void finish_sums(const LaneSums<Form>& from, TileSums<Form>& sums, int lane) {
 #pragma unroll
   for (int tile = 0; tile < Form::kTiles; ++tile) {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
 #pragma unroll
       for (int token = 0; token < 8; ++token) {
-        float sum = parts[tile][side][token];
+        float sum = from.parts[tile][side][token];
         sum += __shfl_xor_sync(0xffffffffU, sum, 1);
         sum += __shfl_xor_sync(0xffffffffU, sum, 2);
         if (lane % 4 == token / 2) sums[tile][0][2 * side + token % 2] = sum;
@@ -233,6 +316,7 @@ __device__ __forceinline__ float gated_product(float gate, float up) {
 
 __device__ __forceinline__ void store_channel(const FewRowsArgs& args, int product, int token, std::int64_t channel,
                                               float sum) {
+  if (channel >= args.n || token >= args.m) return;
   const std::int64_t at = product * args.y_step + token * args.y_stride + channel;
   if (args.y_f32) {
     float* const y = static_cast<float*>(args.y) + at;
@@ -245,7 +329,46 @@ __device__ __forceinline__ void store_channel(const FewRowsArgs& args, int produ
   }
 }
 
-// By all threads of the block. Adds up the warps' sums in their order.
+// Where a unit's channels go.
+struct UnitPlace {
+  int product;
+  std::int64_t first_channel;
+  int tile_channels;
+};
+template <class Form>
+__device__ __forceinline__ UnitPlace place_of(const FewRowsArgs& args, int unit) {
+  const int product = unit / args.product_units;
+  const int tile_channels = args.gated ? 8 : 16;
+  return {product, std::int64_t{unit - product * args.product_units} * Form::kTiles * tile_channels, tile_channels};
+}
+
+// A unit of one warp.
+template <class Form>
+__device__ __forceinline__ void store_own_unit(const FewRowsArgs& args, int unit, const TileSums<Form>& sums,
+                                               int lane) {
+  const UnitPlace place = place_of<Form>(args, unit);
+#pragma unroll
+  for (int tile = 0; tile < Form::kTiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < Form::kTokenTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = 8 * j + lane % 4 * 2 + i;
+        const std::int64_t channel = place.first_channel + tile * place.tile_channels + lane / 4;
+        const float low = sums[tile][j][i];
+        const float high = sums[tile][j][2 + i];
+        if (args.gated) {
+          store_channel(args, place.product, token, channel, gated_product(low, high));
+        } else {
+          store_channel(args, place.product, token, channel, low);
+          store_channel(args, place.product, token, channel + 8, high);
+        }
+      }
+    }
+  }
+}
+
+// A unit of all warps, by all of them: adds up their sums in their order.
 template <class Form>
 __device__ __forceinline__ void store_unit(FewRowsShared<Form>& shared, const FewRowsArgs& args, int unit,
                                            const TileSums<Form>& sums) {
@@ -253,17 +376,13 @@ __device__ __forceinline__ void store_unit(FewRowsShared<Form>& shared, const Fe
   const int warp = thread / 32;
   const int row = thread % 32 / 4;
   const int column = thread % 4 * 2;
-  const int product = unit / args.product_units;
-  const int tile_channels = args.gated ? 8 : 16;
-  const std::int64_t first_channel = std::int64_t{unit - product * args.product_units} * Form::kTiles * tile_channels;
+  const UnitPlace place = place_of<Form>(args, unit);
 #pragma unroll
   for (int first = 0; first < Form::kTiles; first += Form::kMergeTiles) {
-    constexpr int kMost = Form::kMergeTiles;
-    const int tiles = min(kMost, Form::kTiles - first);
+    constexpr int kTiles = Form::kMergeTiles;
     __syncthreads();  // what was there has been read
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      if (first + i >= Form::kTiles) continue;
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int j = 0; j < Form::kTokenTiles; ++j) {
         auto& to = shared.sums[warp][i];
@@ -275,23 +394,21 @@ __device__ __forceinline__ void store_unit(FewRowsShared<Form>& shared, const Fe
       }
     }
     __syncthreads();
-    const int channels = tiles * tile_channels;
-    for (int i = thread; i < channels * args.m; i += Form::kThreads) {
+    const int channels = kTiles * place.tile_channels;
+    for (int i = thread; i < channels * args.m; i += kFewRowsThreads) {
       const int token = i / channels;
       const int local = i - token * channels;
-      const int tile = local / tile_channels;
-      const int of_tile = local - tile * tile_channels;
+      const int tile = local / place.tile_channels;
+      const int of_tile = local - tile * place.tile_channels;
       const auto sum_of = [&](int channel) {
         float sum = shared.sums[0][tile][token][channel];
 #pragma unroll
-        for (int w = 1; w < Form::kWarps; ++w) sum += shared.sums[w][tile][token][channel];
+        for (int w = 1; w < kFewRowsWarps; ++w) sum += shared.sums[w][tile][token][channel];
         return sum;
       };
-      const std::int64_t channel = first_channel + first * tile_channels + local;
-      if (channel >= args.n) continue;
       float sum = sum_of(of_tile);
       if (args.gated) sum = gated_product(sum, sum_of(of_tile + 8));
-      store_channel(args, product, token, channel, sum);
+      store_channel(args, place.product, token, place.first_channel + first * place.tile_channels + local, sum);
     }
   }
 }
@@ -299,7 +416,7 @@ __device__ __forceinline__ void store_unit(FewRowsShared<Form>& shared, const Fe
 #endif
 
 template <class Form>
-__global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
+__global__ void __launch_bounds__(kFewRowsThreads, 1)
     few_rows_kernel([[maybe_unused]] const __grid_constant__ FewRowsMaps maps,
                     [[maybe_unused]] const __grid_constant__ FewRowsArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -328,13 +445,14 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
     }
   }
   __syncwarp();
+  const WarpWork<Form> work(args, warp);
   int slot = 0;
   std::uint32_t parity = 0;
-  for (int unit = static_cast<int>(blockIdx.x); unit < args.units; unit += static_cast<int>(gridDim.x)) {
-    std::conditional_t<Form::kF32, LaneSums<Form>, TileSums<Form>> sums = {};
-    for (int item = warp; item < args.items; item += Form::kWarps) {
+  for (int unit = work.first_unit; unit < args.units; unit += work.unit_step) {
+    std::conditional_t<Form::kF32, LaneSums<Form>, ProductSums<Form>> sums = {};
+    for (int item = work.first_item; item < args.items; item += Form::kSplit) {
       wait_barrier(&shared.filled[warp][slot], parity);
-      multiply_item<Form>(sums, shared.items[warp][slot], lane);
+      multiply_item<Form>(sums, shared.items[warp][slot], args.m, lane);
       __syncwarp();
       if (lane == 0 && !copier.done()) {
         copier.start(slot);
@@ -346,12 +464,12 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
         parity ^= 1U;
       }
     }
-    if constexpr (Form::kF32) {
-      TileSums<Form> joined = {};
-      join_lanes<Form>(sums, joined, lane);
-      store_unit<Form>(shared, args, unit, joined);
+    TileSums<Form> joined = {};
+    finish_sums<Form>(sums, joined, lane);
+    if constexpr (Form::kSplit == 1) {
+      store_own_unit<Form>(args, unit, joined, lane);
     } else {
-      store_unit<Form>(shared, args, unit, sums);
+      store_unit<Form>(shared, args, unit, joined);
     }
   }
 #endif

@@ -14,11 +14,11 @@ namespace hotset::kernels::cuda {
 inline constexpr std::int64_t kMostFewRows = 16;    // bfloat16
 inline constexpr std::int64_t kMostFewRowsF32 = 8;  // float32
 
-// Whether launch_few_rows() multiplies such a shape on the current device: a Hopper; rows, widths, strides and steps of
-// x and W that are multiples of 16 bytes.
+// Whether launch_few_rows() multiplies such a shape on the current device: a Hopper; rows of W of a multiple of 128
+// bytes, strides and steps of x and W that are multiples of 16.
 [[nodiscard]] bool few_rows_takes(const MatmulShape& shape);
 
-// The strides are not 0. No workspace. `tiles`: of 16 channels that a block multiplies at once, 1 to 4, 0: as measured
+// The strides are not 0. No workspace. `tiles`: of 16 channels that a block multiplies at once, 1 or 2; 0: as measured
 // to be best; the bits are the same.
 void launch_few_rows(const MatmulShape& shape, const MatmulOperands& operands, Stream stream, int tiles = 0);
 

@@ -1,5 +1,6 @@
 // Programmatic dependent launch: a kernel's blocks may become resident while the kernel before it in the stream still
-// runs. Every kernel launched by launch_dependent() calls wait_for_kernels_before() before it touches global memory.
+// runs. Every kernel launched by launch_dependent() calls wait_for_kernels_before(), in every block, before it touches
+// global memory that any kernel writes.
 #pragma once
 
 #include "kernels/cuda/runtime.h"

@@ -108,19 +108,20 @@ TEST_F(MatmulDevice, ProductsAsInDouble) {
     }
 }
 
-// Sizes around the kernel's tiles (16 channels, 8 rows), items (128 bytes of k), warps (8 items) and multiprocessors.
+// Sizes around the kernel's tiles (16 channels, 8 rows), items (256 bytes of k), warps (8 items) and multiprocessors.
 TEST_F(MatmulDevice, FewRowsAsInDouble) {
   Random random;
   const MatmulLibrary library;
   constexpr ActivationType kF32 = ActivationType::kF32, kBF16 = ActivationType::kBF16;
-  for (const auto& [n, k] : {std::pair{1, 8}, std::pair{15, 64}, std::pair{17, 72}, std::pair{64, 520},
-                             std::pair{37, 1096}, std::pair{2200, 256}, std::pair{4500, 40}, std::pair{9000, 136}}) {
+  for (const auto& [n, k] :
+       {std::pair{1, 64}, std::pair{15, 64}, std::pair{37, 72}, std::pair{17, 192}, std::pair{64, 576},
+        std::pair{37, 1088}, std::pair{2200, 256}, std::pair{4500, 64}, std::pair{9000, 128}, std::pair{300, 2112}}) {
     for (const std::int64_t m : {1, 2, 7, 8, 9, 15, 16}) {
       const bool odd = m % 2 == 1;
       ASSERT_NO_FATAL_FAILURE(
           expect_product(library, {m, n, k, odd ? 8 : 0, odd ? 3 : 0, kBF16, kF32, odd, !odd, false}, random));
       ASSERT_NO_FATAL_FAILURE(expect_product(library, {m, n, k, 0, 0, kBF16, kBF16, !odd, odd, false}, random));
-      ASSERT_NO_FATAL_FAILURE(expect_product(library, {m, n, k + 4, 4, 1, kF32, kF32, odd, odd, false}, random));
+      ASSERT_NO_FATAL_FAILURE(expect_product(library, {m, n, k + 32, 4, 1, kF32, kF32, odd, odd, false}, random));
     }
   }
 }
@@ -139,47 +140,66 @@ MatmulShape shape_of(std::int64_t m, std::int64_t n, std::int64_t k, ActivationT
 
 // For any number of rows, in any place, by any number of tiles at once.
 TEST_F(MatmulDevice, FewRowsGiveTheBitsOfOne) {
-  if (!few_rows_takes(shape_of(1, 8, 8, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
   Random random;
-  constexpr std::int64_t kN = 2192, kK = 1608;
-  for (const auto& [type, most, gated] :
-       {std::tuple{ActivationType::kBF16, kMostFewRows, false}, std::tuple{ActivationType::kBF16, kMostFewRows, true},
-        std::tuple{ActivationType::kF32, kMostFewRowsF32, false}}) {
-    const std::int64_t rows_of_w = gated ? 2 * kN : kN;
-    const std::vector<float> x = random.normals(most * kK);
-    const DeviceValues device_x(rounded(x, type), type);
-    const DeviceValues weight(rounded(random.normals(rows_of_w * kK), type), type);
-    const std::size_t element = type == ActivationType::kF32 ? 4 : 2;
-    const auto product = [&](std::int64_t first, std::int64_t m, int tiles) {
-      const DeviceValues y(std::vector<float>(static_cast<std::size_t>(m * kN), NAN), ActivationType::kF32);
-      const auto* const from =
-          static_cast<const std::byte*>(device_x.data()) + static_cast<std::size_t>(first * kK) * element;
-      launch_few_rows(shape_of(m, kN, kK, type, gated), {from, weight.data(), nullptr, y.data(), nullptr}, nullptr,
-                      tiles);
-      return y.values();
-    };
-    const std::vector<float> all = product(0, most, 0);
-    for (std::int64_t m = 1; m <= most; ++m) {
-      const std::int64_t first = most - m;
-      const std::vector<float> some = product(first, m, static_cast<int>(m % 5));
-      const std::vector<float> expected(all.begin() + first * kN, all.end());
-      ASSERT_TRUE(same_bits(some, expected))
-          << m << " rows from row " << first << ", tiles " << m % 5
-          << (type == ActivationType::kF32 ? ", f32" : ", bf16") << (gated ? ", gated" : "");
+  constexpr std::int64_t kN = 2192;
+  for (const std::int64_t k : {320, 1600})
+    for (const auto& [type, most, gated] :
+         {std::tuple{ActivationType::kBF16, kMostFewRows, false}, std::tuple{ActivationType::kBF16, kMostFewRows, true},
+          std::tuple{ActivationType::kF32, kMostFewRowsF32, false}}) {
+      const std::vector<float> x = rounded(random.normals(most * k), type);
+      const DeviceValues device_x(x, type);
+      const DeviceValues weight(rounded(random.normals((gated ? 2 * kN : kN) * k), type), type);
+      const std::int64_t element = type == ActivationType::kF32 ? 4 : 2;
+      const auto product = [&](std::int64_t first, std::int64_t m, int tiles) {
+        const DeviceValues y(std::vector<float>(static_cast<std::size_t>(m * kN), NAN), ActivationType::kF32);
+        launch_few_rows(shape_of(m, kN, k, type, gated),
+                        {static_cast<const std::byte*>(device_x.data()) + first * k * element, weight.data(), nullptr,
+                         y.data(), nullptr},
+                        nullptr, tiles);
+        return y.values();
+      };
+      const std::vector<float> all = product(0, most, 0);
+      for (std::int64_t m = 1; m <= most; ++m) {
+        const std::int64_t first = most - m;
+        const std::vector<float> expected(all.begin() + first * kN, all.end());
+        ASSERT_TRUE(same_bits(product(first, m, static_cast<int>(m % 3)), expected))
+            << m << " rows from row " << first << ", tiles " << m % 3 << ", k " << k
+            << (type == ActivationType::kF32 ? ", f32" : ", bf16") << (gated ? ", gated" : "");
+      }
+      ASSERT_TRUE(same_bits(product(0, most, 1), product(0, most, 2)));
     }
-    for (int tiles = 1; tiles <= 4; ++tiles) {
-      ASSERT_TRUE(same_bits(product(0, most, tiles), all)) << tiles << " tiles";
-    }
-  }
+}
+
+// float32 rows are rounded as they are read.
+TEST_F(MatmulDevice, WideRowsGiveTheBitsOfRoundedOnes) {
+  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  Random random;
+  constexpr std::int64_t kN = 600;
+  for (const std::int64_t k : {128, 192, 1600})
+    for (const std::int64_t m : {1, 3, 8, 11, 16})
+      for (const int tiles : {1, 2}) {
+        const std::vector<float> x = random.normals(m * k);
+        const DeviceValues wide(x, ActivationType::kF32);
+        const DeviceValues narrow(rounded(x, ActivationType::kBF16), ActivationType::kBF16);
+        const DeviceValues weight(rounded(random.normals(kN * k), ActivationType::kBF16), ActivationType::kBF16);
+        const std::vector<float> poison(static_cast<std::size_t>(m * kN), NAN);
+        const DeviceValues y(poison, ActivationType::kF32), expected(poison, ActivationType::kF32);
+        MatmulShape shape = shape_of(m, kN, k, ActivationType::kBF16);
+        launch_few_rows(shape, {narrow.data(), weight.data(), nullptr, expected.data(), nullptr}, nullptr, tiles);
+        shape.wide_x = true;
+        launch_few_rows(shape, {wide.data(), weight.data(), nullptr, y.data(), nullptr}, nullptr, tiles);
+        ASSERT_TRUE(same_bits(y.values(), expected.values())) << m << " rows, k " << k << ", tiles " << tiles;
+      }
 }
 
 TEST_F(MatmulDevice, GatedProductsAsInDouble) {
-  if (!few_rows_takes(shape_of(1, 8, 8, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
   Random random;
   for (const ActivationType type : {ActivationType::kF32, ActivationType::kBF16})
     for (const ActivationType y_type : {ActivationType::kF32, ActivationType::kBF16}) {
       if (type == ActivationType::kF32 && y_type != type) continue;
-      for (const auto& [m, n, k] : {std::tuple{1, 8, 64}, std::tuple{3, 1000, 264}, std::tuple{8, 2200, 96}}) {
+      for (const auto& [m, n, k] : {std::tuple{1, 8, 64}, std::tuple{3, 1000, 320}, std::tuple{8, 2200, 576}}) {
         const std::vector<float> x = rounded(random.normals(m * k), type);
         const std::vector<float> weight = rounded(random.normals(2 * n * k), type);
         const DeviceValues device_x(x, type), device_weight(weight, type);
@@ -224,48 +244,52 @@ TEST_F(MatmulDevice, OddFloatShapes) {
 TEST_F(MatmulDevice, ProductsSideBySide) {
   Random random;
   const MatmulLibrary library;
-  constexpr std::int64_t kHeads = 5, kWidth = 32, kRope = 16, kRank = 48;
-  for (const ActivationType type : {ActivationType::kF32, ActivationType::kBF16})
-    for (const std::int64_t m : {1, 3, 16, 70}) {
-      MatmulShape shape;
-      shape.m = m;
-      shape.n = kRank;
-      shape.k = kWidth;
-      shape.type = type;
-      shape.y_type = type;
-      shape.batch = kHeads;
-      shape.x_step = kWidth + kRope;
-      shape.x_stride = kHeads * shape.x_step;
-      shape.weight_step = kRank * kWidth;
-      shape.y_step = kRank + kRope;
-      shape.y_stride = kHeads * shape.y_step;
-      const std::vector<float> x = rounded(random.normals(m * shape.x_stride), type);
-      const std::vector<float> weight = rounded(random.normals(kHeads * shape.weight_step), type);
-      const std::vector<float> before = rounded(random.normals(m * shape.y_stride), type);
-      Matmul matmul(library, shape);
-      const DeviceValues device_x(x, type), device_weight(weight, type), y(before, type);
-      const DeviceBuffer<std::byte> workspace(matmul.workspace_bytes() + 1);
-      matmul.launch({device_x.data(), device_weight.data(), nullptr, y.data(), workspace.data()}, nullptr);
-      const std::vector<float> got = y.values();
-      for (std::int64_t at = 0; at < m * shape.y_stride; ++at) {
-        const std::int64_t row = at / shape.y_stride, head = at % shape.y_stride / shape.y_step;
-        const std::int64_t channel = at % shape.y_step;
-        double sum = 0, magnitude = 0;
-        for (std::int64_t i = 0; i < kWidth; ++i) {
-          const double product =
-              double{x[static_cast<std::size_t>(row * shape.x_stride + head * shape.x_step + i)]} *
-              double{weight[static_cast<std::size_t>(head * shape.weight_step + channel % kRank * kWidth + i)]};
-          sum += product;
-          magnitude += std::abs(product);
-        }
-        const bool between = channel >= kRank;
-        if (between) sum = before[static_cast<std::size_t>(at)];
-        const double bound =
-            between ? 0.0 : magnitude * 0x1p-19 + (type == ActivationType::kBF16 ? 0x1p-8 * std::abs(sum) : 0);
-        ASSERT_LE(std::abs(got[static_cast<std::size_t>(at)] - sum), bound)
-            << "rows " << m << ", row " << row << ", head " << head << ", channel " << channel;
+  constexpr std::int64_t kHeads = 5, kRope = 16, kRank = 48;
+  for (const auto& [type, m, width] :
+       {std::tuple{ActivationType::kF32, 1, 32}, std::tuple{ActivationType::kF32, 3, 96},
+        std::tuple{ActivationType::kF32, 8, 544}, std::tuple{ActivationType::kF32, 70, 32},
+        std::tuple{ActivationType::kBF16, 1, 32}, std::tuple{ActivationType::kBF16, 1, 64},
+        std::tuple{ActivationType::kBF16, 3, 192}, std::tuple{ActivationType::kBF16, 16, 576},
+        std::tuple{ActivationType::kBF16, 70, 32}}) {
+    MatmulShape shape;
+    shape.m = m;
+    shape.n = kRank;
+    shape.k = width;
+    shape.type = type;
+    shape.y_type = type;
+    shape.batch = kHeads;
+    shape.x_step = width + kRope;
+    shape.x_stride = kHeads * shape.x_step;
+    shape.weight_step = kRank * width;
+    shape.y_step = kRank + kRope;
+    shape.y_stride = kHeads * shape.y_step;
+    const std::vector<float> x = rounded(random.normals(m * shape.x_stride), type);
+    const std::vector<float> weight = rounded(random.normals(kHeads * shape.weight_step), type);
+    const std::vector<float> before = rounded(random.normals(m * shape.y_stride), type);
+    Matmul matmul(library, shape);
+    const DeviceValues device_x(x, type), device_weight(weight, type), y(before, type);
+    const DeviceBuffer<std::byte> workspace(matmul.workspace_bytes() + 1);
+    matmul.launch({device_x.data(), device_weight.data(), nullptr, y.data(), workspace.data()}, nullptr);
+    const std::vector<float> got = y.values();
+    for (std::int64_t at = 0; at < m * shape.y_stride; ++at) {
+      const std::int64_t row = at / shape.y_stride, head = at % shape.y_stride / shape.y_step;
+      const std::int64_t channel = at % shape.y_step;
+      double sum = 0, magnitude = 0;
+      for (std::int64_t i = 0; i < width; ++i) {
+        const double product =
+            double{x[static_cast<std::size_t>(row * shape.x_stride + head * shape.x_step + i)]} *
+            double{weight[static_cast<std::size_t>(head * shape.weight_step + channel % kRank * width + i)]};
+        sum += product;
+        magnitude += std::abs(product);
       }
+      const bool between = channel >= kRank;
+      if (between) sum = before[static_cast<std::size_t>(at)];
+      const double bound =
+          between ? 0.0 : magnitude * 0x1p-19 + (type == ActivationType::kBF16 ? 0x1p-8 * std::abs(sum) : 0);
+      ASSERT_LE(std::abs(got[static_cast<std::size_t>(at)] - sum), bound)
+          << "rows " << m << ", row " << row << ", head " << head << ", channel " << channel;
     }
+  }
 }
 
 }  // namespace
