@@ -78,7 +78,8 @@ TEST_P(DeviceModeChanges, GiveTheBitsOfResidentRuns) {
                               .most_prompt = tight ? 5 * one.device_tokens / 4 : 260,
                               .least_tokens = 8,
                               .most_tokens = 36,
-                              .algorithms = one.further ? 3U : 1U};
+                              .algorithms = one.further ? 3U : 1U,
+                              .most_resident = one.device_tokens};
   Changes changes;
   for (int run = 0; run < one.runs; run += 2) {
     SCOPED_TRACE(concat("run ", run));

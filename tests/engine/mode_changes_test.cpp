@@ -20,19 +20,24 @@ struct ModeCase {
   bool unpacked = false;
   KvDType dtype = KvDType::kF32;
   int runs = 25;
+  std::int64_t device_tokens = 0;  // a pool too small for some of the prompts, and requests of three algorithms
 };
 std::ostream& operator<<(std::ostream& out, const ModeCase& one) {
-  return out << one.fixture << " " << one.algorithm << (one.dtype == KvDType::kF32 ? "" : " reduced");
+  return out << one.fixture << " " << one.algorithm << (one.dtype == KvDType::kF32 ? "" : " reduced")
+             << (one.device_tokens > 0 ? " in a small pool" : "");
 }
 
 ModeDriverOptions options_of(const ModeCase& one) {
   const auto folder =
       one.unpacked ? std::filesystem::path(HOTSET_UNPACKED_FIXTURES) / one.fixture : fixture(one.fixture);
-  return {.checkpoint = folder,
-          .algorithm = one.algorithm,
-          .basis_file = folder / "index_basis.safetensors",
-          .dtype = one.dtype,
-          .threshold = 40};
+  return {
+      .checkpoint = folder,
+      .algorithm = one.algorithm,
+      .further = one.device_tokens > 0 ? std::vector<std::string>{"streaming", "dense"} : std::vector<std::string>{},
+      .basis_file = folder / "index_basis.safetensors",
+      .dtype = one.dtype,
+      .threshold = 40,
+      .device_tokens = one.device_tokens};
 }
 
 class ModeChanges : public ::testing::TestWithParam<ModeCase> {};
@@ -41,12 +46,20 @@ TEST_P(ModeChanges, GiveTheBitsOfResidentRuns) {
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
-  ModeDriver resident(options_of(GetParam()), seed);
-  ModeDriver changing(options_of(GetParam()), seed + 1);
+  ModeDriverOptions options = options_of(GetParam());
+  ModeDriver changing(options, seed + 1);
+  options.device_tokens = 0;
+  ModeDriver resident(options, seed);
+  RandomRequests wanted;
+  if (GetParam().device_tokens > 0) {
+    wanted.most_prompt = 5 * GetParam().device_tokens / 4;
+    wanted.algorithms = 1 + options.further.size();
+    wanted.most_resident = GetParam().device_tokens;
+  }
   Changes changes;
   for (int run = 0; run < GetParam().runs; ++run) {
     SCOPED_TRACE(concat("run ", run));
-    const auto requests = random_requests(random, {});
+    const auto requests = random_requests(random, wanted);
     ASSERT_TRUE(same_answers(run_changing(changing, requests, random, changes), run_resident(resident, requests)));
   }
   const bool sparse = std::string_view(GetParam().algorithm) != "dense";
@@ -91,7 +104,10 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ModeChanges,
                                            ModeCase{"tiny-llama", "quest", false, KvDType::kBF16, 10},
                                            ModeCase{"tiny-deepseek-v32", "dsa", true},
                                            ModeCase{"tiny-glm-dsa", "dsa", true},
-                                           ModeCase{"tiny-glm-dsa", "dsa", true, KvDType::kFp8, 10}));
+                                           ModeCase{"tiny-glm-dsa", "dsa", true, KvDType::kFp8, 10},
+                                           ModeCase{"tiny-llama", "lowrank", false, KvDType::kF32, 5, 512},
+                                           ModeCase{"tiny-qwen3", "quest", false, KvDType::kF32, 5, 512},
+                                           ModeCase{"tiny-deepseek-v32", "dsa", true, KvDType::kF32, 5, 512}));
 
 }  // namespace
 }  // namespace hotset::testing

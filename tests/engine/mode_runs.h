@@ -16,7 +16,8 @@ struct RandomRequests {
   std::int64_t count = 3;
   std::int64_t least_prompt = 1, most_prompt = 200;
   std::int32_t least_tokens = 10, most_tokens = 50;
-  std::size_t algorithms = 1;  // the driver's and its further ones
+  std::size_t algorithms = 1;      // the driver's and its further ones
+  std::int64_t most_resident = 0;  // tokens of a sequence of the last of several algorithms, which is never hot; 0: any
 };
 
 inline std::vector<std::int32_t> random_prompt(std::int64_t length, std::mt19937_64& random) {
@@ -34,6 +35,10 @@ inline std::vector<ModeRequest> random_requests(std::mt19937_64& random, const R
     request.prompt = random_prompt(between(wanted.least_prompt, wanted.most_prompt), random);
     request.new_tokens = static_cast<std::int32_t>(between(wanted.least_tokens, wanted.most_tokens));
     request.algorithm = random() % wanted.algorithms;
+    if (wanted.most_resident > 0 && wanted.algorithms > 1 && request.algorithm + 1 == wanted.algorithms) {
+      const auto most = static_cast<std::size_t>(wanted.most_resident - request.new_tokens);
+      request.prompt.resize(std::min(request.prompt.size(), most));
+    }
   }
   return requests;
 }
@@ -92,9 +97,11 @@ inline void change_mode(ModeDriver& driver, ModeDriver::Sequence& sequence, std:
 // that are finished serve the others.
 inline std::vector<ModeAnswer> run_changing(ModeDriver& driver, const std::vector<ModeRequest>& requests,
                                             std::mt19937_64& random, Changes& changes) {
+  constexpr int kMostSteps = 20'000;
   driver.clear();
   std::size_t come = 0;
-  while (come < requests.size() || !driver.done()) {
+  for (int step = 0; come < requests.size() || !driver.done(); ++step) {
+    HS_CHECK(step < kMostSteps, "every sequence fits the pool in one of the modes that it may have");
     if (come < requests.size() && (come == 0 || random() % 2 == 0)) driver.add(requests[come++]);
     for (auto& sequence : driver.sequences()) {
       if (!sequence.done()) {
