@@ -303,9 +303,10 @@ void DeviceKv::add_runs(Moves& moves, std::int64_t first, std::int64_t end, cuda
 }
 
 std::int64_t DeviceKv::move(const Moves& moves, Direction direction, cuda::PinnedBlock& block,
-                            const cuda::DeviceStream& stream) {
+                            const cuda::DeviceStream& stream) const {
   if (moves.runs.empty()) return 0;
-  const cuda::SplitRuns split = cuda::split_runs(moves.runs, moves.device, moves.row_bytes);
+  const std::int64_t least = &stream == &compute_ ? cuda::kLeastPieceAlone : cuda::kLeastPieceBesideWork;
+  const cuda::SplitRuns split = cuda::split_runs(moves.runs, moves.device, moves.row_bytes, least);
   const bool to_host = direction == Direction::kToHost;
   cuda::copy_pieces(split.pieces, to_host, stream.get());
   const cuda::MoveRowsParams params{.runs = block.keep(std::span<const cuda::RowRun>(split.rest)),

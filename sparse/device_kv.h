@@ -161,8 +161,8 @@ class DeviceKv {
                                     kernels::cuda::PinnedBlock& block) const;
   static void add_runs(Moves& moves, std::int64_t first, std::int64_t end, kernels::cuda::RowRun run);
   // Queues them; returns the bytes.
-  static std::int64_t move(const Moves& moves, Direction direction, kernels::cuda::PinnedBlock& block,
-                           const kernels::cuda::DeviceStream& stream);
+  std::int64_t move(const Moves& moves, Direction direction, kernels::cuda::PinnedBlock& block,
+                    const kernels::cuda::DeviceStream& stream) const;
   [[nodiscard]] std::int64_t metadata_row_bytes() const;
   [[nodiscard]] kernels::cuda::HotRow hot_row(const SequenceKv& kv, std::int32_t layer,
                                               const std::int32_t* device_pages, const std::int32_t* host_pages) const;
