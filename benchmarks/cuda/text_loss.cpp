@@ -28,7 +28,8 @@ namespace {
 constexpr std::int64_t kTokens = 4096;
 constexpr std::int64_t kPrompt = kTokens / 2;
 constexpr std::int64_t kBudget = 512;
-constexpr double kMust = 0.005;  // of the loss in float32
+constexpr std::int64_t kLogitsRows = 64;  // of the prompt that are scored at once
+constexpr double kMust = 0.005;           // of the loss in float32
 constexpr float kForced = 1e6F;  // added to the logit of the text's token; log-probabilities are those without it
 
 template <class T>
@@ -91,7 +92,7 @@ class Engine {
     runner_ = std::make_unique<model::DeviceStepRunner>(
         std::move(engine), std::move(device), std::move(host), low_rank_,
         model::DeviceRunnerLimits{
-            .max_batch = 1, .prefill_chunk = kPrompt, .max_tokens = kTokens, .max_selected = kBudget});
+            .max_batch = kLogitsRows, .prefill_chunk = kPrompt, .max_tokens = kTokens, .max_selected = kBudget});
   }
 
   Loss run(const std::vector<std::int32_t>& tokens, bool sparse) {
@@ -139,6 +140,7 @@ int run(const std::string& model, const std::string& tokens_path, const std::str
   const std::vector<std::int32_t> tokens = read_tokens(tokens_path);
   std::printf("loss of %lld tokens; low-rank: %lld of the tokens before, for the second half\n",
               static_cast<long long>(kTokens), static_cast<long long>(kBudget));
+  std::fflush(stdout);
   std::printf("%-9s %-9s %9s %9s %9s %11s %9s\n", "selection", "numbers", "prompt", "decoded", "all", "difference",
               "must");
   Loss exact[2];

@@ -129,7 +129,7 @@ class ScriptedExecutor : public model::StepExecutor {
 };
 
 // The same answers, from a device that runs its steps elsewhere: begun is not done.
-class PendingExecutor final : public ScriptedExecutor {
+class PendingExecutor : public ScriptedExecutor {
  public:
   // Steps end when they are waited for.
   std::shared_ptr<const model::PendingStep> begin(const model::StepPlan& plan) override {

@@ -19,17 +19,19 @@ namespace {
 
 using fakes::RecordingSink;
 
-// Runs steps only while the gate is open.
-class GatedExecutor final : public fakes::ScriptedExecutor {
+// Something that steps wait for.
+class Gate {
  public:
-  model::StepResult run(const model::StepPlan& plan) override {
+  void pass() {
     std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return open_; });
+  }
+  void arrive() {
+    const std::lock_guard lock(mutex_);
     entered_ = true;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return open_; });
-    return ScriptedExecutor::run(plan);
   }
-  void open_gate() {
+  void open() {
     const std::lock_guard lock(mutex_);
     open_ = true;
     changed_.notify_all();
@@ -44,6 +46,38 @@ class GatedExecutor final : public fakes::ScriptedExecutor {
   std::condition_variable changed_;
   bool open_ = false;
   bool entered_ = false;
+};
+
+// Runs steps only while the gate is open.
+class GatedExecutor final : public fakes::ScriptedExecutor {
+ public:
+  model::StepResult run(const model::StepPlan& plan) override {
+    gate->arrive();
+    gate->pass();
+    return ScriptedExecutor::run(plan);
+  }
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+};
+
+// Begins steps, which end only while the gate is open.
+class GatedPendingExecutor final : public fakes::PendingExecutor {
+ public:
+  std::shared_ptr<const model::PendingStep> begin(const model::StepPlan& plan) override {
+    (void)fakes::PendingExecutor::begin(plan);
+    gate->arrive();
+    return std::make_shared<Step>(gate);
+  }
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+
+ private:
+  class Step final : public model::PendingStep {
+   public:
+    explicit Step(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
+    void wait() const override { gate_->pass(); }
+
+   private:
+    std::shared_ptr<Gate> gate_;
+  };
 };
 
 ServingParts parts_with(std::shared_ptr<model::StepExecutor> executor) {
@@ -72,9 +106,14 @@ GenerationRequest text_request(std::string text, std::int64_t max_tokens) {
   return out;
 }
 
-TEST(ServingSystem, TwoHundredRequestsAtOnce) {
+template <class Executor>
+class ServingSystemOf : public testing::Test {};
+using SimpleExecutors = testing::Types<fakes::ScriptedExecutor, fakes::PendingExecutor>;
+TYPED_TEST_SUITE(ServingSystemOf, SimpleExecutors);
+
+TYPED_TEST(ServingSystemOf, TwoHundredRequestsAtOnce) {
   MetricsRegistry metrics;
-  auto system = start_serving(parts_with(std::make_shared<fakes::ScriptedExecutor>()), metrics);
+  auto system = start_serving(parts_with(std::make_shared<TypeParam>()), metrics);
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 200; ++i) {
     sinks.push_back(std::make_shared<RecordingSink>());
@@ -90,19 +129,24 @@ TEST(ServingSystem, TwoHundredRequestsAtOnce) {
   EXPECT_EQ(metrics.gauge("hotset_pool_pages_free", "", {{"tier", "device"}}).value(), 80);
 }
 
-TEST(ServingSystem, StopWhileBusyEndsEveryRequest) {
+template <class Executor>
+class BusyServingSystem : public testing::Test {};
+using GatedExecutors = testing::Types<GatedExecutor, GatedPendingExecutor>;
+TYPED_TEST_SUITE(BusyServingSystem, GatedExecutors);
+
+TYPED_TEST(BusyServingSystem, StopEndsEveryRequest) {
   MetricsRegistry metrics;
-  auto executor = std::make_shared<GatedExecutor>();
+  auto executor = std::make_shared<TypeParam>();
   auto system = start_serving(parts_with(executor), metrics);
   auto running = std::make_shared<RecordingSink>();
   auto waiting = std::make_shared<RecordingSink>();
   system->generate(text_request("a", 500), running);
   for (int i = 0; i < 5; ++i) system->generate(text_request("b", 500), waiting = std::make_shared<RecordingSink>());
-  executor->wait_until_entered();
+  executor->gate->wait_until_entered();
   std::thread stopper([&] { system->stop(std::chrono::milliseconds(1)); });
   running->wait_until_ended();
   waiting->wait_until_ended();
-  executor->open_gate();  // the step under way ends; stop() joins the stream
+  executor->gate->open();  // the step under way ends; stop() joins the stream
   stopper.join();
   ASSERT_TRUE(running->error && waiting->error);
   EXPECT_EQ(running->error->code, ErrorCode::kUnavailable);
@@ -131,9 +175,9 @@ TEST(ServingSystem, ACancelledSinkIsReleasedAndHearsNothing) {
   auto system = start_serving(parts_with(executor), metrics);
   auto sink = std::make_shared<RecordingSink>();
   const RequestHandle handle = system->generate(text_request("a", 500), sink);
-  executor->wait_until_entered();
+  executor->gate->wait_until_entered();
   system->cancel(handle);
-  executor->open_gate();
+  executor->gate->open();
   auto next = std::make_shared<RecordingSink>();
   system->generate(text_request("bb", 3), next);
   next->wait_until_ended();
