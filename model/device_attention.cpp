@@ -1,7 +1,6 @@
 #include "model/device_attention.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
 #include "core/check.h"
@@ -22,7 +21,6 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPieceTokens = 4096;  // of earlier rows brought or expanded at once; whole prefill tiles
-constexpr std::int32_t kLeastSplit = 16;     // rows of a batch that go in two groups
 constexpr std::int64_t kSelectedRows = 256;  // of a prompt that select together
 static_assert(kPieceTokens % (cuda::kPrefillPieceTiles * kPageTokens) == 0);
 
@@ -171,130 +169,92 @@ void DeviceAttention::decode(const LayerAttention& layer) {
                              .positions = batch_->metadata_positions()},
                 .count = decode_.rows});
   tell_probe(Part::kStored, layer.layer);
-  if (!layer.shares_selection) selected_layer_ = layer.layer;
+  if (!layer.shares_selection) {
+    selected_layer_ = layer.layer;
+    if (decode_.most_blocks > 0) select(layer);
+  }
   kv_.share_selection(layer.layer, selected_layer_);
-  const std::vector<RowGroup> groups = row_groups();
-  const bool beside = groups.size() > 1;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (!layer.shares_selection && decode_.most_blocks > 0) select(layer, groups[i]);
-    if (!beside) continue;
-    selected_[i].record(stream_);
-    selected_[i].make_wait(load_stream_);
-    swap_in(layer.layer, groups[i], load_stream_);
-    loaded_[i].record(load_stream_);
+  const std::int32_t* const selected = tables.selection_of(selected_layer_, 0);
+  const std::int32_t* const selected_counts = tables.selection_counts_of(selected_layer_);
+  const auto most_selected = static_cast<std::int32_t>(tables.max_selected);
+  if (decode_.hot) {
+    cuda::launch_swap_in({.diff = {.rows = rows,
+                                   .lengths = batch_->lengths(),
+                                   .selected = selected,
+                                   .selected_counts = selected_counts,
+                                   .slot_of = slot_of_.data(),
+                                   .misses = misses_.data(),
+                                   .counts = diff_counts_.data(),
+                                   .batch = decode_.rows,
+                                   .max_selected = most_selected,
+                                   .max_hot_blocks = kv_.limits().largest_hot.hot_blocks},
+                          .host_rows = kv_.host_rows(layer.layer),
+                          .device_rows = kv_.row_pool(),
+                          .row_bytes = kv_.geometry().row_bytes()},
+                         stream_.get());
+    cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
   }
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (beside) {
-      loaded_[i].make_wait(stream_);
-    } else if (decode_.hot) {
-      swap_in(layer.layer, groups[i], stream_);
-    }
-    tell_probe(Part::kSwapped, layer.layer);
-    attend_selected(layer, groups[i]);
-  }
+  tell_probe(Part::kSwapped, layer.layer);
+  cuda::launch_slot_lists({.rows = rows,
+                           .lengths = batch_->lengths(),
+                           .blocks = decode_.most_blocks > 0 ? selected : nullptr,
+                           .block_counts = selected_counts,
+                           .slot_of = slot_of_.data(),
+                           .slots = static_cast<std::int32_t*>(lists_.reserve(decode_.rows * decode_.longest_list * 4)),
+                           .counts = list_counts_.data(),
+                           .slot_stride = decode_.longest_list,
+                           .max_count = decode_.longest_list,
+                           .max_selected = most_selected,
+                           .row_block_tokens = batch_->block_tokens(),
+                           .batch = decode_.rows},
+                          stream_.get());
+  tell_probe(Part::kListed, layer.layer);
+  attend(layer, 0, decode_.rows, decode_.longest_list, kv_.row_pool());
+  tell_probe(Part::kAttended, layer.layer);
 }
 
-// Rows of a large batch go in two groups: while the bus brings what one of them misses, the other one selects or
-// attends. A row's numbers do not depend on its group.
-std::vector<DeviceAttention::RowGroup> DeviceAttention::row_groups() const {
-  static const std::int64_t count = std::getenv("LOADS_GROUPS") != nullptr ? std::atoi(std::getenv("LOADS_GROUPS")) : 2;
-  if (!decode_.hot || decode_.rows < kLeastSplit) return {{.rows = decode_.rows}};
-  std::vector<RowGroup> groups;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t first = decode_.rows * i / count;
-    groups.push_back({.first = first, .rows = decode_.rows * (i + 1) / count - first});
-  }
-  return groups;
-}
-
-void DeviceAttention::swap_in(LayerId layer, const RowGroup& group, const cuda::DeviceStream& stream) {
-  const sparse::DeviceTables& tables = kv_.tables();
-  const std::int64_t entries = group.first * tables.max_selected;
-  const auto rows = static_cast<std::int32_t>(group.rows);
-  cuda::launch_swap_in({.diff = {.rows = tables.hot_rows_of(layer) + group.first,
-                                 .lengths = batch_->lengths() + group.first,
-                                 .selected = tables.selection_of(selected_layer_, group.first),
-                                 .selected_counts = tables.selection_counts_of(selected_layer_) + group.first,
-                                 .slot_of = slot_of_.data() + entries,
-                                 .misses = misses_.data() + entries,
-                                 .counts = diff_counts_.data() + group.first,
-                                 .batch = rows,
-                                 .max_selected = static_cast<std::int32_t>(tables.max_selected),
-                                 .max_hot_blocks = kv_.limits().largest_hot.hot_blocks},
-                        .host_rows = kv_.host_rows(layer),
-                        .device_rows = kv_.row_pool(),
-                        .row_bytes = kv_.geometry().row_bytes()},
-                       stream.get());
-  cuda::launch_add_swap_counts(diff_counts_.data() + group.first, swap_totals_.data() + group.first, rows,
-                               stream.get());
-}
-
-// Over the rows that the selections name, or all.
-void DeviceAttention::attend_selected(const LayerAttention& layer, const RowGroup& group) {
-  const sparse::DeviceTables& tables = kv_.tables();
-  cuda::launch_slot_lists(
-      {.rows = tables.hot_rows_of(layer.layer) + group.first,
-       .lengths = batch_->lengths() + group.first,
-       .blocks = decode_.most_blocks > 0 ? tables.selection_of(selected_layer_, group.first) : nullptr,
-       .block_counts = tables.selection_counts_of(selected_layer_) + group.first,
-       .slot_of = slot_of_.data() + group.first * tables.max_selected,
-       .slots = static_cast<std::int32_t*>(lists_.reserve(group.rows * decode_.longest_list * 4)),
-       .counts = list_counts_.data(),
-       .slot_stride = decode_.longest_list,
-       .max_count = decode_.longest_list,
-       .max_selected = static_cast<std::int32_t>(tables.max_selected),
-       .row_block_tokens = batch_->block_tokens() + group.first,
-       .batch = static_cast<std::int32_t>(group.rows)},
-      stream_.get());
-  tell_probe(DecodeProbe::Part::kListed, layer.layer);
-  attend(layer, group.first, group.rows, decode_.longest_list, kv_.row_pool());
-  tell_probe(DecodeProbe::Part::kAttended, layer.layer);
-}
-
-void DeviceAttention::select(const LayerAttention& layer, const RowGroup& group) {
+void DeviceAttention::select(const LayerAttention& layer) {
   const sparse::DeviceTables& tables = kv_.tables();
   const std::int32_t metadata = metadata_layer(layer.layer);
-  const std::int64_t at = group.first;
   const float* scores = nullptr;
   if (decode_.longest_scored > 0) {
-    scores = score(layer, {.first_row = at,
-                           .lengths = batch_->scored_lengths() + at,
-                           .first = batch_->first() + at,
-                           .last = batch_->last() + at,
+    scores = score(layer, {.lengths = batch_->scored_lengths(),
+                           .first = batch_->first(),
+                           .last = batch_->last(),
                            .pool = kv_.metadata_pool(),
-                           .pages = tables.metadata_of(at, metadata),
+                           .pages = tables.metadata_of(0, metadata),
                            .page_stride = tables.metadata_layers * tables.pages,
-                           .rows = group.rows,
+                           .rows = decode_.rows,
                            .max_length = decode_.longest_scored});
   }
   tell_probe(DecodeProbe::Part::kScored, layer.layer);
   cuda::launch_top_k({.scores = scores,
                       .stride = decode_.longest_scored,
-                      .lengths = batch_->blocks() + at,
-                      .first = batch_->first() + at,
-                      .last = batch_->last() + at,
-                      .k = batch_->budgets() + at,
-                      .rows = group.rows,
+                      .lengths = batch_->blocks(),
+                      .first = batch_->first(),
+                      .last = batch_->last(),
+                      .k = batch_->budgets(),
+                      .rows = decode_.rows,
                       .max_length = decode_.most_blocks,
-                      .out = tables.selection_of(layer.layer, at),
+                      .out = tables.selection_of(layer.layer, 0),
                       .out_stride = tables.max_selected,
-                      .counts = tables.selection_counts_of(layer.layer) + at},
+                      .counts = tables.selection_counts_of(layer.layer)},
                      stream_.get());
   tell_probe(DecodeProbe::Part::kSelected, layer.layer);
   if (selection_model_ == nullptr) return;
   // A sequence's first page on the host stays while it runs.
-  selection_model_->replace({.selections = tables.selection_of(layer.layer, at),
-                             .counts = tables.selection_counts_of(layer.layer) + at,
+  selection_model_->replace({.selections = tables.selection_of(layer.layer, 0),
+                             .counts = tables.selection_counts_of(layer.layer),
                              .stride = tables.max_selected,
-                             .lengths = batch_->lengths() + at,
-                             .blocks = batch_->blocks() + at,
-                             .first = batch_->first() + at,
-                             .last = batch_->last() + at,
-                             .block_tokens = batch_->block_tokens() + at,
-                             .sequences = tables.host_pages + at * tables.pages,
+                             .lengths = batch_->lengths(),
+                             .blocks = batch_->blocks(),
+                             .first = batch_->first(),
+                             .last = batch_->last(),
+                             .block_tokens = batch_->block_tokens(),
+                             .sequences = tables.host_pages,
                              .sequence_stride = tables.pages,
                              .layer = layer.layer.value(),
-                             .rows = static_cast<std::int32_t>(group.rows)},
+                             .rows = decode_.rows},
                             stream_.get());
   tell_probe(DecodeProbe::Part::kReplaced, layer.layer);
 }
@@ -318,16 +278,16 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
     case MetadataGeometry::Kind::kIndexKeys:
       HS_CHECK(layer.index_q != nullptr && layer.index_weights != nullptr, "DSA needs the indexer's queries");
       cuda::launch_index_scores({.rows = rows,
-                                 .q = layer.index_q + scoring.first_row * layer.index_heads * geometry.dim,
+                                 .q = layer.index_q,
                                  .q_stride = std::int64_t{layer.index_heads} * geometry.dim,
-                                 .weights = layer.index_weights + scoring.first_row * layer.index_heads,
+                                 .weights = layer.index_weights,
                                  .heads = layer.index_heads},
                                 stream_.get());
       break;
     case MetadataGeometry::Kind::kLowRankKeys: {
       const auto bytes = cuda::low_rank_workspace_bytes(scoring.rows, scoring.max_length, shape_.heads, geometry.rank);
       cuda::launch_low_rank_scores({.rows = rows,
-                                    .q = layer.q + scoring.first_row * q_stride,
+                                    .q = layer.q,
                                     .q_stride = q_stride,
                                     .basis = basis_[static_cast<std::size_t>(layer.layer.value())].data(),
                                     .heads = shape_.heads,
@@ -340,7 +300,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
       const auto bytes =
           cuda::block_workspace_bytes(scoring.rows, scoring.max_length, geometry.block_tokens, shape_.heads);
       cuda::launch_block_scores({.rows = rows,
-                                 .q = layer.q + scoring.first_row * q_stride,
+                                 .q = layer.q,
                                  .q_stride = q_stride,
                                  .first = scoring.first,
                                  .last = scoring.last,

@@ -10,8 +10,6 @@
 // the steps.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -65,8 +63,6 @@ class DeviceAttention final : public KvAttention {
   }
 
  private:
-  static constexpr std::size_t kMostGroups = 4;
-
   // Where new rows and their metadata go.
   struct Targets {
     kernels::cuda::NewRowTargets rows;
@@ -75,20 +71,12 @@ class DeviceAttention final : public KvAttention {
   };
   // Finishes them.
   void store(const LayerAttention& layer, const Targets& targets);
-  struct RowGroup {  // of a decode batch
-    std::int64_t first = 0;
-    std::int64_t rows = 0;
-  };
   void decode(const LayerAttention& layer);
-  [[nodiscard]] std::vector<RowGroup> row_groups() const;
-  void swap_in(LayerId layer, const RowGroup& group, const kernels::cuda::DeviceStream& stream);
-  void attend_selected(const LayerAttention& layer, const RowGroup& group);
   void tell_probe(DecodeProbe::Part part, LayerId layer) {
     if (probe_ != nullptr) probe_->after(part, layer);
   }
-  void select(const LayerAttention& layer, const RowGroup& group);
-  struct Scoring {               // of rows that select
-    std::int64_t first_row = 0;  // of the queries
+  void select(const LayerAttention& layer);
+  struct Scoring {  // of rows that select
     const std::int64_t* query_rows = nullptr;
     const std::int64_t* lengths = nullptr;  // tokens; 0: not scored
     const std::int64_t* first = nullptr;
@@ -132,9 +120,7 @@ class DeviceAttention final : public KvAttention {
 
   DecodeProbe* probe_ = nullptr;
   const sparse::DeviceSelectionModel* selection_model_ = nullptr;
-  kernels::cuda::DeviceStream load_stream_{/*urgent=*/true};
-  std::array<kernels::cuda::DeviceEvent, kMostGroups> selected_, loaded_;  // [row group] of a layer
-  const DecodeBatch* batch_ = nullptr;                                     // decoding
+  const DecodeBatch* batch_ = nullptr;  // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt
   const std::int64_t* positions_ = nullptr;
