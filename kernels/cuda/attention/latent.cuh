@@ -319,9 +319,7 @@ class LatentConsumer {
     if constexpr (kHalf == 0) share_run_sums(run);
     meet(kRunDone, kConsumers);
     if (!place_.whole) return keep_run(run);
-    // [row][64 heads][warp of the consumers][32][lane] of float4. The workspace has room for it wherever a list has
-    // more than one run: its size counts runs of kGroupedRun for every head.
-    static_assert(kLatentRun >= 2 * kGroupedRun);
+    // [row][64 heads][warp of the consumers][32][lane] of float4; sparse_attention_workspace_bytes counts them.
     const std::int64_t block = place_.row * ceil_div(args_.heads, kLatentHeads) + place_.first_head / kLatentHeads;
     float4* const total = reinterpret_cast<float4*>(args_.workspace) + block * (kLatentHeads * kLatentValueDim / 4) +
                           static_cast<int>(threadIdx.x) / 32 * 1024 + lane_;

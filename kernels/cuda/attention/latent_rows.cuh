@@ -12,7 +12,7 @@
 
 namespace hotset::kernels::cuda {
 
-inline constexpr int kLatentHeads = 64;
+inline constexpr int kLatentHeads = kLatentBlockHeads;
 inline constexpr int kLatentTile = 64;
 inline constexpr int kLatentKeyDim = 576;
 inline constexpr int kLatentValueDim = 512;

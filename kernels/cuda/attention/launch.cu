@@ -44,7 +44,11 @@ AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t hea
 std::int64_t sparse_attention_workspace_bytes(const KvGeometry& geometry, std::int32_t heads, std::int64_t rows,
                                               std::int64_t max_count) {
   const std::int64_t runs = std::max<std::int64_t>(1, ceil_div(max_count, std::min(kGroupedRun, kLatentRun)));
-  return rows * heads * runs * (geometry.value_dim + kPartialTail) * static_cast<std::int64_t>(sizeof(float));
+  std::int64_t numbers = rows * heads * runs * (geometry.value_dim + kPartialTail);
+  if (sparse_attention_form(geometry, heads, 9) == AttentionForm::kLatent && max_count > kLatentRun) {
+    numbers = std::max(numbers, rows * round_up(heads, kLatentBlockHeads) * geometry.value_dim);  // totals of blocks
+  }
+  return numbers * static_cast<std::int64_t>(sizeof(float));
 }
 
 void launch_sparse_attention(const SparseAttentionParams& params, Stream stream) {

@@ -133,6 +133,10 @@ __device__ inline float* run_partial(const AttentionArgs& args, std::int64_t row
   return args.workspace + ((row * args.heads + head) * args.max_runs + run) * (args.view.value_dim + kPartialTail);
 }
 
+// Heads of a block of the latent form: it keeps the total of a list's runs for all of them, also those that are not
+// there.
+inline constexpr int kLatentBlockHeads = 64;
+
 void launch_plain_attention(const AttentionArgs& args, Stream stream);
 void launch_latent_attention(const AttentionArgs& args, Stream stream);
 // One per width, in grouped_d*.cu.
