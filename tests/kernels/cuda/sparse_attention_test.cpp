@@ -79,13 +79,31 @@ TEST_F(SparseAttention, GroupedWidths) {
 }
 
 TEST_F(SparseAttention, GroupSizes) {
-  for (const std::int32_t group : {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 32}) {
+  for (const std::int32_t group : {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 32, 72}) {
     for (const ActivationType activation : {ActivationType::kF32, ActivationType::kBF16}) {
       expect_close(random_case(random_, grouped(KvDType::kBF16, 3, 128, 128), 3 * group, activation, {0, 70, 300, 600}),
                    tolerance_of(activation));
       expect_close(random_case(random_, grouped(KvDType::kFp8, 1, 64, 64), group, activation, {1, 70, 300, 600}),
                    tolerance_of(activation));
       if (HasFailure()) return;
+    }
+  }
+}
+
+// Lists of whole sequences beside short ones: neither their neighbours nor the bound of the counts shows in the bits.
+TEST_F(SparseAttention, GroupedLongLists) {
+  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+    const AttentionCase given = random_case(random_, grouped(dtype, 4, 64, 64), 8, ActivationType::kF32,
+                                            {8191, 8192, 8193, 130, 8300, 0, 20000, 1, 33000});
+    expect_close(given, kHalvesTolerance);
+    const std::vector<float> whole = run_gpu(given);
+    EXPECT_TRUE(same_bits(whole, run_gpu(given, {.slot_type = SlotType::kInt32, .extra_max_count = 100'000})))
+        << given.name() << ": another bound of the counts";
+    for (const auto& [first, count] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 2}, {2, 1}, {3, 3}, {6, 1}}) {
+      EXPECT_TRUE(same_bits(slice(whole, first * given.out_width(), count * given.out_width()),
+                            run_gpu(given.part(first, count))))
+          << given.name() << ": rows " << first << " to " << first + count;
     }
   }
 }
