@@ -1,15 +1,20 @@
 // Decode attention over lists of slots, beside its peers and the floor of this run: bytes over the read bandwidth
 // measured here (grouped), or the peak of bf16 products (latent). Each list keeps 95 % of its entries from step to
-// step; the rows lie over a pool of several gigabytes; L2 is filled with other data before each run.
+// step; the rows lie over a pool of several gigabytes; L2 is filled with other data before each run. Dense lists hold
+// whole sequences: pages of 64 rows, spread over the pool.
 //
 // Peers: FlashInfer's paged decode (page size 1), run here on the same rows and lists in builds that have it, else its
 // published times; FlashMLA's published times. Published ones are of the same kind of GPU.
+//
+// sparse_decode [TITLE [BATCH]]: only tables whose title contains TITLE, only this batch.
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "benchmarks/cuda/graph_time.h"
@@ -59,6 +64,9 @@ float widen_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x}
 struct Row {
   std::int64_t batch;
   double must_us, aim_us, peer_us;  // 0: none; peer: published
+  std::int64_t dense = 0;           // tokens of a whole sequence; 0: kSelected selected ones
+
+  [[nodiscard]] std::int64_t tokens() const { return dense > 0 ? dense : kSelected; }
 };
 struct Table {
   const char* title;
@@ -97,7 +105,8 @@ struct Peer {
 
 class Bench {
  public:
-  Bench() : flush_(static_cast<std::size_t>(kFlushBytes)), never_(1) {
+  Bench(std::string_view title, std::int64_t batch)
+      : title_(title), batch_(batch), flush_(static_cast<std::size_t>(kFlushBytes)), never_(1) {
     flush_.fill_bytes(1);
     const double us = graph_time_us(stream_.get(), 11, [&](cudaStream_t stream) { read(stream); }, [](cudaStream_t) {});
     bytes_per_us_ = static_cast<double>(kFlushBytes) / us;
@@ -105,15 +114,20 @@ class Bench {
   }
 
   void run(const Table& table, ActivationType activation) {
-    std::int64_t largest = 0;
-    for (const Row& row : table.rows) largest = std::max(largest, row.batch);
-    fill_pool(table.geometry, largest * kRegion);
+    if (std::string_view(table.title).find(title_) == std::string_view::npos) return;
+    std::int64_t regions = 0;
+    for (const Row& row : table.rows) {
+      regions = std::max(regions, row.batch * ceil_div(row.dense > 0 ? row.dense : kRegion, kRegion));
+    }
+    fill_pool(table.geometry, regions * kRegion);
     const bool latent = table.geometry.layout == KvGeometry::Layout::kLatent;
     std::printf("\n%s, activations %s, pool %.1f GB\n", table.title,
                 activation == ActivationType::kBF16 ? "bf16" : "f32", static_cast<double>(pool_.bytes()) * 1e-9);
-    std::printf("%6s %9s %9s %9s %7s %9s %9s %9s %9s %10s\n", "batch", "us", latent ? "TFLOP/s" : "TB/s", "floor us",
-                "x floor", "must us", "aim us", "peer us ", "peer/ours", "difference");
-    for (const Row& row : table.rows) run_batch(table, activation, row, largest / row.batch);
+    std::printf("%6s %6s %9s %9s %9s %7s %9s %9s %9s %9s %10s\n", "batch", "tokens", "us", latent ? "TFLOP/s" : "TB/s",
+                "floor us", "x floor", "must us", "aim us", "peer us ", "peer/ours", "difference");
+    for (const Row& row : table.rows) {
+      if (batch_ == 0 || row.batch == batch_) run_batch(table, activation, row, regions);
+    }
   }
 
   [[nodiscard]] bool peers_agree() const { return peers_agree_; }
@@ -151,8 +165,26 @@ class Bench {
     }
   }
 
-  // Lists of kSteps steps, one after the other. A request's slots: `spread` regions of the pool.
-  std::vector<std::int64_t> make_lists(std::int64_t batch, std::int64_t spread) {
+  // Lists of kSteps steps, one after the other, in a pool of so many regions.
+  std::vector<std::int64_t> make_lists(const Row& row, std::int64_t regions) {
+    return row.dense > 0 ? make_dense_lists(row, regions) : make_selections(row.batch, regions / row.batch);
+  }
+
+  // The same in every step.
+  std::vector<std::int64_t> make_dense_lists(const Row& row, std::int64_t regions) {
+    std::vector<std::int64_t> pages(static_cast<std::size_t>(regions * kRegion / kPageTokens));
+    std::iota(pages.begin(), pages.end(), 0);
+    std::shuffle(pages.begin(), pages.end(), random_);
+    std::vector<std::int64_t> all(static_cast<std::size_t>(kSteps * row.batch * row.dense));
+    const std::size_t step = all.size() / kSteps;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i] = pages[i % step / kPageTokens] * kPageTokens + static_cast<std::int64_t>(i % kPageTokens);
+    }
+    return all;
+  }
+
+  // A request's slots: `spread` regions.
+  std::vector<std::int64_t> make_selections(std::int64_t batch, std::int64_t spread) {
     std::vector<std::int64_t> all(static_cast<std::size_t>(kSteps * batch * kSelected));
     for (std::int64_t row = 0; row < batch; ++row) {
       std::vector<std::int64_t> order(static_cast<std::size_t>(kRegion * spread));
@@ -170,14 +202,15 @@ class Bench {
     return all;
   }
 
-  void run_batch(const Table& table, ActivationType activation, const Row& row, std::int64_t spread) {
+  void run_batch(const Table& table, ActivationType activation, const Row& row, std::int64_t regions) {
     const KvGeometry& geometry = table.geometry;
-    const std::vector<std::int64_t> lists = make_lists(row.batch, spread);
+    const std::int64_t tokens = row.tokens();
+    const std::vector<std::int64_t> lists = make_lists(row, regions);
     DeviceBuffer<std::int64_t> steps(lists.size());
     steps.upload(lists.data(), lists.size());
-    DeviceBuffer<std::int64_t> slots(static_cast<std::size_t>(row.batch * kSelected));
+    DeviceBuffer<std::int64_t> slots(static_cast<std::size_t>(row.batch * tokens));
     DeviceBuffer<std::int32_t> counts(static_cast<std::size_t>(row.batch));
-    const std::vector<std::int32_t> host_counts(static_cast<std::size_t>(row.batch), kSelected);
+    const std::vector<std::int32_t> host_counts(static_cast<std::size_t>(row.batch), static_cast<std::int32_t>(tokens));
     counts.upload(host_counts.data(), host_counts.size());
     const std::int64_t q_width = std::int64_t{table.heads} * geometry.key_dim;
     const std::int64_t out_width = std::int64_t{table.heads} * geometry.value_dim;
@@ -188,7 +221,7 @@ class Bench {
     q.upload(host_q.data(), host_q.size());
     DeviceBuffer<float> out(static_cast<std::size_t>(row.batch * out_width));
     DeviceBuffer<std::byte> workspace(
-        static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, table.heads, row.batch, kSelected)));
+        static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, table.heads, row.batch, tokens)));
     DeviceBuffer<std::int32_t> arrivals(static_cast<std::size_t>(row.batch * table.heads));
     arrivals.fill_bytes(0);
     const SparseAttentionParams params{.geometry = geometry,
@@ -198,9 +231,9 @@ class Bench {
                                        .q_stride = q_width,
                                        .pool = pool_.data(),
                                        .slots = slots.data(),
-                                       .slot_stride = kSelected,
+                                       .slot_stride = tokens,
                                        .counts = counts.data(),
-                                       .max_count = kSelected,
+                                       .max_count = tokens,
                                        .out = out.data(),
                                        .out_stride = out_width,
                                        .rows = row.batch,
@@ -233,13 +266,13 @@ class Bench {
   // FlashInfer on what `ours` reads, after the same next_step(stream).
   template <class NextStep>
   Peer run_flashinfer(const SparseAttentionParams& ours, const NextStep& next_step) {
-    const std::int64_t entries = ours.rows * kSelected;
+    const std::int64_t entries = ours.rows * ours.max_count;
     DeviceBuffer<std::int32_t> slots(static_cast<std::size_t>(entries));
     const auto results = static_cast<std::size_t>(ours.rows * ours.out_stride);
     DeviceBuffer<std::uint16_t> out(results);
     out.fill_bytes(0xff);
     peers::FlashInferDecode decode(
-        {.batch = ours.rows, .count = kSelected, .heads = ours.heads, .kv_heads = ours.geometry.kv_heads});
+        {.batch = ours.rows, .count = ours.max_count, .heads = ours.heads, .kv_heads = ours.geometry.kv_heads});
     const peers::FlashInferDecodeParams params{
         .q = ours.q, .pool = ours.pool, .slots = slots.data(), .out = out.data(), .scale = ours.scale};
     Peer peer;
@@ -282,8 +315,8 @@ class Bench {
   void report(const Table& table, const Row& row, double us, const Peer& peer) const {
     const KvGeometry& geometry = table.geometry;
     const bool latent = geometry.layout == KvGeometry::Layout::kLatent;
-    const double bytes = static_cast<double>(row.batch * kSelected * geometry.row_bytes());
-    const double flops = 2.0 * static_cast<double>(row.batch * kSelected * table.heads) *
+    const double bytes = static_cast<double>(row.batch * row.tokens() * geometry.row_bytes());
+    const double flops = 2.0 * static_cast<double>(row.batch * row.tokens() * table.heads) *
                          static_cast<double>(geometry.key_dim + geometry.value_dim);
     const double floor = std::max(bytes / bytes_per_us_, flops / (kPeakTflops * 1e6));
     const auto number = [](double x) {
@@ -293,12 +326,14 @@ class Bench {
       std::snprintf(to, sizeof text[0], x > 0 ? "%.1f" : "-", x);
       return to;
     };
-    std::printf("%6lld %9.1f %9.2f %9.1f %7.2f %9s %9s", static_cast<long long>(row.batch), us,
-                latent ? flops / us * 1e-6 : bytes / us * 1e-6, floor, us / floor, number(row.must_us),
-                number(row.aim_us));
+    std::printf("%6lld %6lld %9.1f %9.2f %9.1f %7.2f %9s %9s", static_cast<long long>(row.batch),
+                static_cast<long long>(row.tokens()), us, latent ? flops / us * 1e-6 : bytes / us * 1e-6, floor,
+                us / floor, number(row.must_us), number(row.aim_us));
     report_peer(row, us, peer);
   }
 
+  const std::string_view title_;
+  const std::int64_t batch_;  // 0: all
   OwnedStream stream_;
   DeviceBuffer<std::byte> flush_;
   DeviceBuffer<std::uint32_t> never_;
@@ -326,12 +361,12 @@ KvGeometry latent(KvDType dtype) {
           .dtype = dtype};
 }
 
-int run() {
+int run(std::string_view title, std::int64_t batch) {
   if (!gpu_available()) {
     std::puts("no GPU here");
     return 0;
   }
-  Bench bench;
+  Bench bench(title, batch);
   const Table rows_bf16{"GQA, bf16 rows, 32 query heads, 8 KV heads, d 128, 2,048 tokens; peer FlashInfer",
                         grouped(KvDType::kBF16),
                         32,
@@ -344,11 +379,27 @@ int run() {
                         true};
   bench.run(rows_bf16, ActivationType::kBF16);
   bench.run(rows_bf16, ActivationType::kF32);
-  bench.run({"GQA, FP8 rows, 32 query heads, 8 KV heads, d 128, 2,048 tokens; no peer",
-             grouped(KvDType::kFp8),
-             32,
-             {{1, 0, 0, 0}, {8, 0, 0, 0}, {64, 0, 0, 0}, {128, 0, 0, 0}}},
-            ActivationType::kBF16);
+  const Table rows_fp8{"GQA, FP8 rows, 32 query heads, 8 KV heads, d 128, 2,048 tokens; no peer",
+                       grouped(KvDType::kFp8),
+                       32,
+                       {{1, 0, 0, 0}, {8, 0, 0, 0}, {16, 0, 0, 0}, {32, 0, 0, 0}, {64, 0, 0, 0}, {128, 0, 0, 0}}};
+  bench.run(rows_fp8, ActivationType::kBF16);
+  bench.run(rows_fp8, ActivationType::kF32);
+  const auto dense = [&](const char* title, KvDType dtype) {
+    bench.run({title,
+               grouped(dtype),
+               32,
+               {{1, 0, 0, 0, 32768},
+                {4, 0, 0, 0, 32768},
+                {8, 0, 0, 0, 32768},
+                {16, 0, 0, 0, 32768},
+                {1, 0, 0, 0, 131072},
+                {4, 0, 0, 0, 131072},
+                {8, 0, 0, 0, 131072}}},
+              ActivationType::kF32);
+  };
+  dense("GQA, bf16 rows, 32 query heads, 8 KV heads, d 128, dense lists; no peer", KvDType::kBF16);
+  dense("GQA, FP8 rows, 32 query heads, 8 KV heads, d 128, dense lists; no peer", KvDType::kFp8);
   const auto must = [](double peer) { return peer / 0.6; };
   const auto row = [&](std::int64_t batch, double peer) {
     return batch >= 64 ? Row{batch, must(peer), peer, peer} : Row{batch, 0, 0, peer};
@@ -374,4 +425,6 @@ int run() {
 }  // namespace
 }  // namespace hotset::kernels::cuda
 
-int main() { return hotset::kernels::cuda::run(); }
+int main(int argc, char** argv) {
+  return hotset::kernels::cuda::run(argc > 1 ? argv[1] : "", argc > 2 ? std::atoll(argv[2]) : 0);
+}
