@@ -31,7 +31,8 @@ constexpr int kStages = 2;
 constexpr float kNothing = 0x1p30F;  // shift of a head that scores nothing
 // Logits are cut off at +- this, where float32 has no room for differences anyway.
 constexpr float kMostLogit = 0x1p20F;
-// A page's sum of 2^logit that float32 holds, also 2^18 of them and each term that matters.
+// Pages whose sum of 2^logit lies between these take no shift: float32 holds it, each term that matters, and 2^18 such
+// sums together.
 constexpr float kLeastSum = 0x1p-100F;
 constexpr float kMostSum = 0x1p90F;
 constexpr float kLeastUnit = 0x1p-60F;
@@ -211,7 +212,6 @@ struct PageSum {
   float shift;
   float sum;
 };
-// `shifts` in units of log 2.
 __device__ __forceinline__ void sum_powers(const float (&logits)[kPieceHeads][kLaneTokens],
                                            const float (&units)[kPieceHeads], PageSum (&sums)[kPieceHeads]) {
 #pragma unroll
