@@ -197,8 +197,10 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   const std::int64_t size = given.out_type == ActivationType::kBF16 ? 2 : 4;
   DeviceBuffer<std::byte> out(static_cast<std::size_t>(rows * out_stride * size));
   out.fill_bytes(0xcd);
-  DeviceBuffer<std::byte> workspace(
-      static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, given.heads, rows, max_count)));
+  constexpr std::size_t kGuard = 4096;  // behind the workspace
+  const auto workspace_bytes =
+      static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, given.heads, rows, max_count));
+  DeviceBuffer<std::byte> workspace(workspace_bytes + kGuard);
   workspace.fill_bytes(0xff);  // NaN
   DeviceBuffer<std::int32_t> arrivals(static_cast<std::size_t>(rows * given.heads));
   arrivals.fill_bytes(0);
@@ -229,6 +231,10 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   std::vector<std::int32_t> left(arrivals.size());
   arrivals.download(left.data(), left.size());
   EXPECT_EQ(std::count(left.begin(), left.end(), 0), static_cast<std::ptrdiff_t>(left.size())) << given.name();
+  std::vector<std::byte> guard(kGuard);
+  HOTSET_CUDA_CHECK(cudaMemcpy(guard.data(), workspace.data() + workspace_bytes, kGuard, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(std::count(guard.begin(), guard.end(), std::byte{0xff}), static_cast<std::ptrdiff_t>(kGuard))
+      << given.name() << ": written behind the workspace";
   std::vector<std::byte> bytes(out.size());
   out.download(bytes.data(), bytes.size());
   std::vector<float> result;

@@ -146,7 +146,7 @@ TEST_F(SparseAttention, PlainShapes) {
 
 TEST_F(SparseAttention, LatentHeads) {
   for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
-    for (const std::int32_t heads : {16, 24, 64, 80, 128}) {
+    for (const std::int32_t heads : {16, 24, 64, 65, 80, 128, 192}) {
       for (const ActivationType activation : {ActivationType::kF32, ActivationType::kBF16}) {
         const bool all = heads == 64;
         expect_close(random_case(random_, latent(dtype, 576, 512), heads, activation,
@@ -155,6 +155,27 @@ TEST_F(SparseAttention, LatentHeads) {
         if (HasFailure()) return;
       }
     }
+  }
+}
+
+// The tuned form looks for the largest score among products that are not scaled yet.
+TEST_F(SparseAttention, LatentScaleOfAnySign) {
+  for (const float scale : {-1.5F / 24.0F, 0.0F, 1e-30F}) {
+    AttentionCase given =
+        random_case(random_, latent(KvDType::kFp8, 576, 512), 128, ActivationType::kBF16, {0, 1, 70, 600, 1025});
+    given.scale = scale;
+    expect_close(given, kLatentTolerance);
+  }
+}
+
+// Lists of two runs: joined by their blocks where there are many lists, afterwards where there are few.
+TEST_F(SparseAttention, LatentTotalsOfFewHeads) {
+  for (const std::int32_t heads : {16, 65}) {
+    const AttentionCase given = random_case(random_, latent(KvDType::kFp8, 576, 512), heads, ActivationType::kBF16,
+                                            std::vector<std::int64_t>(100, 600));
+    const std::vector<float> whole = run_gpu(given);
+    EXPECT_TRUE(same_bits(slice(whole, 7 * given.out_width(), 3 * given.out_width()), run_gpu(given.part(7, 3))))
+        << given.name();
   }
 }
 
@@ -224,6 +245,7 @@ std::vector<BitsShape> bits_shapes() {
           {grouped(KvDType::kFp8, 2, 80, 80), 20, ActivationType::kF32},
           {grouped(KvDType::kBF16, 2, 64, 64), 6, ActivationType::kF32, true},
           {latent(KvDType::kFp8, 576, 512), 128, ActivationType::kBF16},
+          {latent(KvDType::kFp8, 576, 512), 24, ActivationType::kF32},
           {latent(KvDType::kBF16, 576, 512), 16, ActivationType::kF32}};
 }
 
@@ -302,6 +324,17 @@ TEST_F(SparseAttention, SlotsBeyondFourGigabytes) {
     EXPECT_TRUE(same_bits(run_gpu(given, {.plain = shape.plain}),
                           run_gpu(given, {.plain = shape.plain, .pool_shift_rows = far})))
         << given.name();
+  }
+}
+
+// Of lists of more than one run, a block of the latent form keeps the totals of 64 heads.
+TEST(SparseAttentionWorkspace, HoldsTheTotalsOfLatentBlocks) {
+  const KvGeometry geometry = latent(KvDType::kFp8, 576, 512);
+  EXPECT_EQ(sparse_attention_workspace_bytes(geometry, 16, 100, 600), 4 * 100 * 64 * 512);
+  EXPECT_EQ(sparse_attention_workspace_bytes(geometry, 16, 100, 512), 4 * 100 * 16 * 2 * 516);
+  EXPECT_EQ(sparse_attention_workspace_bytes(geometry, 128, 64, 2048), 4 * 64 * 128 * 8 * 516);
+  for (std::int32_t heads = 16; heads <= 200; ++heads) {
+    EXPECT_GE(sparse_attention_workspace_bytes(geometry, heads, 3, 513), 4 * 3 * round_up(heads, 64) * 512) << heads;
   }
 }
 
