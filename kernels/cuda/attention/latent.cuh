@@ -8,6 +8,9 @@
 // - The second consumer does the same with the other half, while the first is already at the next tile's scores.
 // The same rows serve as keys and, read across, as values.
 //
+// FP8 rows cost the producer more than their products take. Where the blocks of a query are even, two neighbours are a
+// cluster: each widens half of every tile and sends it to the other, and takes no more rows before both are done.
+//
 // A weight is relative to a maximum that is renewed only when a score is above it by more than kLatentSlack: else, the
 // sums so far would be multiplied at most tiles for nothing.
 //
