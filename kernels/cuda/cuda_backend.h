@@ -1,11 +1,12 @@
-// The dense part of the forward pass on an NVIDIA GPU (kernels/dense_backend.h): matrix products by cuBLASLt, the rest
-// by the kernels beside this file. Everything is queued on one stream.
+// The dense part of the forward pass on an NVIDIA GPU (kernels/dense_backend.h): matrix products by matmul.h (few
+// rows by a kernel of our own, others by cuBLASLt), the rest by the kernels beside this file. Everything is queued on
+// one stream.
 //
 // Compute type kF32: weights, activations and products in float32 (never TF32). kBF16: weights and what products read
 // in bfloat16, sums and everything between in float32. Quantised weights become the compute type when they are packed.
 //
-// A result row depends on its own inputs and on the number of rows in the call (cuBLASLt chooses by it), never on the
-// other rows' values: who wants equal bits keeps the number of rows (docs/gpu_engine.md).
+// A result row depends on its own inputs and, beyond few rows, on the number of rows in the call (cuBLASLt chooses by
+// it), never on the other rows' values: who wants equal bits keeps the number of rows (docs/gpu_engine.md).
 //
 // Capture: products of a shape must have run once outside before they are captured (matmul.h).
 #pragma once

@@ -3,10 +3,10 @@
 // with float32 sums. The algorithm is chosen once, at construction; a launch allocates nothing and can be captured into
 // a graph (after one launch outside of a capture, which loads the kernel).
 //
-// The same shape and inputs give the same bits on one kind of device and cuBLASLt version. Up to few_rows() rows a
-// row's bits are the same for every m and in every place. Beyond, they are NOT the same for every m: another m may get
-// another algorithm and order of sums. Who needs equal bits at any batch size there fixes the shape, i.e. pads m to a
-// bucket; within one shape, whether a row depends on its place is not promised by cuBLASLt.
+// The same shape and inputs give the same bits on one kind of device and cuBLASLt version. A row of few rows (at
+// most 16, float32: 8) has the same bits for every m and in every place. Beyond, they are NOT the same for every m:
+// another m may get another algorithm and order of sums. Who needs equal bits at any batch size there fixes the shape,
+// i.e. pads m to a bucket; within one shape, whether a row depends on its place is not promised by cuBLASLt.
 //
 // Threads: one at a time for a MatmulLibrary and its Matmuls. Errors of cuBLASLt, and shapes it has no algorithm for,
 // throw CudaError at construction.
