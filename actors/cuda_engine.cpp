@@ -56,10 +56,6 @@ class CudaEngine final : public ServingEngine {
     if (config.max_batch > kMostBatch)
       return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kMostBatch),
                               "--max-batch");
-    if (config.least_batch > config.max_batch)
-      return invalid_argument(
-          concat("--least-batch ", config.least_batch, " is more than --max-batch ", config.max_batch),
-          "--least-batch");
     if (config.kv_dtype == KvDTypeChoice::kFp8 && engine_.device.capability_major < 9)
       return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
@@ -159,7 +155,9 @@ class CudaEngine final : public ServingEngine {
       return invalid_argument("--selection-model makes answers random: use --load-format dummy with it",
                               "--selection-model");
     }
-    if (const auto model = sparse::parse_selection_model(config.selection_model); !model) return model.error();
+    if (config.algorithm == "dense") {
+      return invalid_argument("--selection-model: with --algorithm dense there are no selections", "--selection-model");
+    }
     return {};
   }
 

@@ -16,6 +16,7 @@ namespace hotset::actors {
 namespace {
 
 constexpr std::int64_t kPrefillChunk = 256;
+constexpr std::int64_t kDummyWeightBytes = 2;  // bfloat16
 
 int threads_of(const ServerConfig& config) {
   const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -35,16 +36,26 @@ class CpuEngine final : public ServingEngine {
     if (config.synthetic_prompts)
       return invalid_argument("--fill-kv synthetic measures a GPU: use --device cuda with it", "--fill-kv");
     if (config.gpu_memory_bytes > 0) log_warn("--gpu-memory has no effect: the server runs on the CPU");
+    if (config.least_batch > 1) log_warn("--least-batch has no effect: the server runs on the CPU");
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
     if (config.kv_dtype == KvDTypeChoice::kAuto) config.kv_dtype = KvDTypeChoice::kF32;
     config.compute_type = ComputeTypeChoice::kF32;
     return config;
   }
 
-  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& /*model*/,
+  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
                                const EngineRequest& request) const override {
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
+    if (config.load_format == "dummy" && weights_ == nullptr) {
+      const std::int64_t weights = model::weight_count(model) * kDummyWeightBytes;
+      if (weights > memory.value().bytes) {
+        return Error{ErrorCode::kOverloaded,
+                     concat("the model's weights take ", weights >> 20, " MiB, of memory only ",
+                            memory.value().bytes >> 20, " MiB are free: --load-format dummy needs a smaller --model"),
+                     "--model"};
+      }
+    }
     return choose_pool_sizes(config, request.layout, request.max_context, memory.value().bytes);
   }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "actors/pool_sizes.h"
 #include "actors/selection_setup.h"
@@ -15,6 +16,7 @@
 #include "model/hf_tokenizer_files.h"
 #include "model/kv_layout.h"
 #include "model/safetensors_checkpoint.h"
+#include "sparse/selection_model.h"
 #include "sparse/selection_trace.h"
 
 namespace hotset::actors {
@@ -42,12 +44,28 @@ Result<void> check_sizes(const ServerConfig& config) {
   if (config.device_kv_tokens < 0)
     return invalid_argument("--device-kv-tokens must not be negative", "--device-kv-tokens");
   if (config.host_kv_bytes < 0) return invalid_argument("--host-kv must not be negative", "--host-kv");
+  if (config.least_batch > config.max_batch) {
+    return invalid_argument(
+        concat("--least-batch ", config.least_batch, " is more than --max-batch ", config.max_batch), "--least-batch");
+  }
+  if (config.selection_model.empty()) return {};
+  const auto replaced = sparse::parse_selection_model(config.selection_model);
+  if (!replaced) return replaced.error();
+  const auto* const recorded = std::get_if<sparse::RecordedModel>(&replaced.value());
+  if (recorded == nullptr) return {};
+  const auto trace = sparse::TraceReader::open(recorded->trace);
+  if (!trace) return invalid_argument(concat("--selection-model: ", trace.error().message), "--selection-model");
   return {};
 }
 
 // With --load-format dummy only the config and the tokenizer of a folder are read.
 Result<std::unique_ptr<model::Checkpoint>> open_model(const ServerConfig& config) {
   if (config.load_format != "dummy") return model::open_checkpoint(config.model);
+  if (!fs::is_regular_file(fs::path(config.model) / "config.json")) {
+    return invalid_argument(
+        concat("--load-format dummy takes a folder with a config.json, and ", config.model, " (--model) is none"),
+        "--model");
+  }
   log_warn("--load-format dummy: the weights are random, and so are the answers");
   model::CheckpointContents contents;
   auto read = model::read_folder_config(config.model);

@@ -211,6 +211,16 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   return out;
 }
 
+std::int64_t weight_count(const ModelConfig& config) {
+  std::int64_t count = 0;
+  for (const ExpectedTensor& tensor : expected_tensors(config)) {
+    std::int64_t size = 1;
+    for (const std::int64_t extent : tensor.shape) size *= extent;
+    count += tensor.name.ends_with("kv_b_proj") ? 2 * size : size;
+  }
+  return count;
+}
+
 Result<void> validate_checkpoint(const Checkpoint& checkpoint) {
   std::vector<std::string> missing;
   const auto expected = expected_tensors(checkpoint.config());

@@ -141,6 +141,8 @@ struct ExpectedTensor {
   std::vector<std::int64_t> shape;  // [rows, cols] or [width]
 };
 [[nodiscard]] std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
+// Numbers of all tensors that a model of this config holds in memory: what is taken apart in two forms counts twice.
+[[nodiscard]] std::int64_t weight_count(const ModelConfig& config);
 
 // Every expected tensor is there, has the shape that the config asks for and a type that can be used. The error names
 // the tensor, or lists the missing ones (the first 8 and their number).

@@ -186,14 +186,7 @@ std::int64_t prompt_bytes(const Sizes& sizes) {
 }  // namespace
 
 std::int64_t device_weight_bytes(const ModelConfig& config, kernels::ElementType compute) {
-  std::int64_t elements = 0;
-  for (const ExpectedTensor& tensor : expected_tensors(config)) {
-    std::int64_t size = 1;
-    for (const std::int64_t extent : tensor.shape) size *= extent;
-    // Taken apart in two forms.
-    elements += tensor.name.ends_with("kv_b_proj") ? 2 * size : size;
-  }
-  return elements * element_bytes(compute);
+  return weight_count(config) * element_bytes(compute);
 }
 
 std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& layout, kernels::ElementType compute,

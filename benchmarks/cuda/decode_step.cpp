@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,11 @@ void run(const model::ModelConfig& config, double churn, int steps) {
 
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "llama";
+  constexpr const char* kKnown[] = {"llama", "deepseek"};
+  if (std::ranges::find(kKnown, model) == std::end(kKnown)) {
+    std::fprintf(stderr, "decode_step: there is no %s (README.md says what there is)\n", model.c_str());
+    return 2;
+  }
   const double churn = argc > 2 ? std::atof(argv[2]) : 0.1;
   const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
   if (!hotset::kernels::cuda::gpu_available()) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -326,6 +327,11 @@ void run_sweep(BenchOptions options) {
 
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "llama";
+  constexpr const char* kKnown[] = {"llama", "deepseek", "prompts", "bytes"};
+  if (std::ranges::find(kKnown, model) == std::end(kKnown)) {
+    std::fprintf(stderr, "throughput: there is no %s (README.md says what there is)\n", model.c_str());
+    return 2;
+  }
   const double churn = argc > 2 ? std::atof(argv[2]) : 0.06;
   const std::int64_t steps = argc > 3 ? std::atoll(argv[3]) : 48;
   const std::int64_t host = argc > 4 ? std::atoll(argv[4]) : 96;
