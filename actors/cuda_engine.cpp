@@ -4,12 +4,14 @@
 #include <new>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "actors/serving_engine.h"
 #include "core/concat.h"
 #include "core/log.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/mapped_pool.h"
+#include "kernels/cuda/selection/store_metadata.h"
 #include "model/device_engine.h"
 #include "model/device_memory_plan.h"
 #include "model/device_step_runner.h"
@@ -66,6 +68,7 @@ class CudaEngine final : public ServingEngine {
 
   Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
                                const EngineRequest& request) const override {
+    if (auto fits = model::check_device_model(model); !fits) return fits.error();
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
     return guarded("when its memory was asked for", [&]() -> Result<PoolSizes> {
@@ -133,6 +136,11 @@ class CudaEngine final : public ServingEngine {
           storage::DevicePool::create(request.layout, {.rows = sizes.device_pages, .metadata = sizes.metadata_pages},
                                       kernels::cuda::device_pool_memory);
       if (!device) return device.error();
+      if (keeper != nullptr && keeper->metadata().rank > kernels::cuda::kMostLowRank) {
+        return invalid_argument(
+            concat("--index-rank ", keeper->metadata().rank, ": a GPU takes at most ", kernels::cuda::kMostLowRank),
+            "--index-rank");
+      }
       auto replaced = selection_model(config, request, keeper.get());
       if (!replaced) return replaced.error();
       auto runner = std::make_shared<model::DeviceStepRunner>(std::move(engine_), std::move(device).value(),
@@ -170,6 +178,12 @@ class CudaEngine final : public ServingEngine {
                               "--selection-model");
     const auto model = sparse::parse_selection_model(config.selection_model);
     if (!model) return model.error();
+    if (std::holds_alternative<sparse::ChurnModel>(model.value()) &&
+        keeper->metadata().kind == MetadataGeometry::Kind::kNone) {
+      return invalid_argument(
+          "--selection-model churn moves what scores have chosen, and --algorithm streaming has no scores",
+          "--selection-model");
+    }
     return sparse::DeviceSelectionModel::create(model.value(), request.layout.rows.layers, keeper->block_tokens(),
                                                 *engine_.backend);
   }

@@ -51,14 +51,7 @@ Sizes sizes_of(const ModelConfig& config, const KvLayout& layout, kernels::Eleme
               .batch = DecodeBatch::bucket(std::max(limits.max_batch, limits.least_rows)),
               .chunk = round_up(limits.prefill_chunk, kPageTokens),
               .tokens = limits.max_tokens};
-  sizes.longest = sizes.tokens;
-  // With an indexer, who does not select is no longer than a selection.
-  if (sizes.index_keys()) {
-    constexpr std::uint64_t kLeast = 1024;
-    const auto selected = static_cast<std::uint64_t>(limits.max_selected);
-    sizes.longest =
-        std::min(sizes.tokens, static_cast<std::int64_t>(std::max(kLeast, std::bit_ceil(std::max(selected, kLeast)))));
-  }
+  sizes.longest = sizes.tokens;  // a request may ask for dense attention, whatever the model's own
   return sizes;
 }
 

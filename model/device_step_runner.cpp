@@ -30,11 +30,6 @@ sparse::DeviceKvLimits kv_limits(const DeviceRunnerLimits& limits) {
           .largest_hot = limits.largest_hot};
 }
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 class DeviceStepRunner::Reached final : public PendingStep {
@@ -47,12 +42,16 @@ class DeviceStepRunner::Reached final : public PendingStep {
     constexpr std::chrono::microseconds kPause{50};
     while (!done_.reached()) std::this_thread::sleep_for(kPause);
   }
+  // From the first work of the step to the last.
+  [[nodiscard]] std::int64_t run_ns() const { return nanoseconds(done_.milliseconds_since(begun_)); }
   // Time in which the device had nothing to do between the two.
   [[nodiscard]] std::int64_t idle_ns_since(const Reached& earlier) const {
-    return static_cast<std::int64_t>(begun_.milliseconds_since(earlier.done_) * 1e6);
+    return nanoseconds(begun_.milliseconds_since(earlier.done_));
   }
 
  private:
+  static std::int64_t nanoseconds(double milliseconds) { return static_cast<std::int64_t>(milliseconds * 1e6); }
+
   cuda::DeviceEvent begun_{/*timing=*/true};
   cuda::DeviceEvent done_{/*timing=*/true};
 };
@@ -131,12 +130,11 @@ std::shared_ptr<const PendingStep> DeviceStepRunner::begin(const StepPlan& plan)
   HS_CHECK(begun_.size() < kMostBegun, "two steps are under way at most");
   BegunStep& begun = begun_.emplace_back();
   begun.number = ++number_;
-  begun.started_ns = now_ns();
   begun.result.step = plan.step;
   const std::shared_ptr<Reached>& reached = reached_[begun.number % reached_.size()];
+  reached->begin(*engine_.stream);
   kv_.begin_step();
   sampler_.begin_step();
-  reached->begin(*engine_.stream);
   for (const SequenceTransition& transition : plan.transitions) {
     if (transition.state->failed) continue;  // its rows were skipped, so the control plane's books of it are wrong
     for (const sparse::KvOp& op : transition.ops) {
@@ -173,7 +171,7 @@ StepResult DeviceStepRunner::finish() {
   take_traffic(begun);
   StepStats& stats = begun.result.stats;
   if (begun.number > 1) stats.idle_ns = reached.idle_ns_since(*reached_[(begun.number - 1) % reached_.size()]);
-  stats.run_ns = now_ns() - begun.started_ns;
+  stats.run_ns = reached.run_ns();
   return std::move(begun.result);
 }
 

@@ -90,7 +90,6 @@ class DeviceStepRunner final : public StepExecutor {
     std::vector<Drawn> drawn;
     std::vector<HotRow> hot;
     std::uint64_t number = 0;
-    std::int64_t started_ns = 0;
   };
   class Reached;  // how far the device is with a step
   void decode(const StepPlan& plan, BegunStep& begun);

@@ -238,6 +238,15 @@ void DeviceKv::flush(SequenceKv& kv, TierTraffic& traffic) {
   kv.host_complete = kv.length;
 }
 
+const std::int32_t* DeviceKv::host_pages_of(const SequenceKv& kv, std::int64_t first, std::int64_t end,
+                                            cuda::PinnedBlock& block) const {
+  const std::int64_t first_page = first / kPageTokens;
+  const auto pages =
+      std::span(kv.host_pages)
+          .subspan(static_cast<std::size_t>(first_page), static_cast<std::size_t>(pages_for_tokens(end) - first_page));
+  return keep_ids(pages, block) - first_page;
+}
+
 // Runs of at most a page, of every layer. Page lists are kept from the first page on that the rows need, and named so
 // that a position finds its page.
 DeviceKv::Moves DeviceKv::list_rows(const SequenceKv& kv, std::int64_t first, std::int64_t end,
@@ -250,7 +259,7 @@ DeviceKv::Moves DeviceKv::list_rows(const SequenceKv& kv, std::int64_t first, st
     return std::span(list).subspan(static_cast<std::size_t>(first_page),
                                    static_cast<std::size_t>(pages_for_tokens(end) - first_page));
   };
-  const std::int32_t* const host_pages = keep_ids(pages(kv.host_pages), block) - first_page;
+  const std::int32_t* const host_pages = host_pages_of(kv, first, end, block);
   for (std::int32_t layer = 0; layer < geometry().layers; ++layer) {
     const auto& table = kv.device_pages[static_cast<std::size_t>(layer)];
     const std::int32_t* const device_pages =
@@ -276,7 +285,7 @@ DeviceKv::Moves DeviceKv::list_metadata(const SequenceKv& kv, std::int64_t first
     return std::span(list).subspan(static_cast<std::size_t>(first_page),
                                    static_cast<std::size_t>(end_page - first_page));
   };
-  const std::int32_t* const host_pages = keep_ids(pages(kv.host_pages), block) - first_page;
+  const std::int32_t* const host_pages = host_pages_of(kv, first, end, block);
   for (std::int32_t layer = 0; layer < layout().metadata_layers; ++layer) {
     const auto& table = kv.metadata_pages[static_cast<std::size_t>(layer)];
     add_runs(moves, first_page * kPageTokens, end_page * kPageTokens,
@@ -429,12 +438,11 @@ void DeviceKv::commit_rows(SequenceKv& kv, std::int64_t rows, TierTraffic& traff
   const std::int64_t complete = kv.length / kPageTokens * kPageTokens;
   if (complete <= kv.host_complete) return;
   if (next_offload_ == nullptr) {
-    if (idle_offloads_.empty()) {
+    if (idle_offloads_.empty() || !idle_offloads_.front()->done.reached()) {
       next_offload_ = std::make_unique<Offload>();
     } else {
-      next_offload_ = std::move(idle_offloads_.back());
-      idle_offloads_.pop_back();
-      next_offload_->done.synchronize();
+      next_offload_ = std::move(idle_offloads_.front());
+      idle_offloads_.pop_front();
       next_offload_->block.clear();
     }
   }
@@ -468,7 +476,7 @@ void DeviceKv::move_parked_rows(const SequenceKv& kv, LayerId layer, std::int64_
   std::iota(pages.begin(), pages.end(), 0);
   add_runs(moves, first, end,
            {.device_pages = pages.data(),
-            .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block()),
+            .host_pages = host_pages_of(kv, first, end, block()),
             .host_rows = host_.device_rows(layer),
             .ring_tokens = static_cast<std::int32_t>(buffer_rows)});
   const std::int64_t bytes = move(moves, direction, block(), stream);
@@ -479,11 +487,12 @@ void DeviceKv::move_parked_metadata(const SequenceKv& kv, std::int32_t metadata_
                                     std::int64_t end, std::byte* buffer, Direction direction, TierTraffic& traffic) {
   if (first >= end) return;
   Moves moves{.row_bytes = metadata_row_bytes(), .device = buffer};
-  const std::span<std::int32_t> pages = block().take<std::int32_t>(pages_for_tokens(end));
-  std::iota(pages.begin(), pages.end(), 0);
-  add_runs(moves, first / kPageTokens * kPageTokens, pages_for_tokens(end) * kPageTokens,
-           {.device_pages = pages.data(),
-            .host_pages = keep_ids(std::span<const HostPage>(kv.host_pages), block()),
+  const std::int64_t first_page = first / kPageTokens;
+  const std::span<std::int32_t> pages = block().take<std::int32_t>(pages_for_tokens(end) - first_page);
+  std::iota(pages.begin(), pages.end(), static_cast<std::int32_t>(first_page));
+  add_runs(moves, first_page * kPageTokens, pages_for_tokens(end) * kPageTokens,
+           {.device_pages = pages.data() - first_page,
+            .host_pages = host_pages_of(kv, first, end, block()),
             .host_rows = host_.device_metadata(metadata_layer)});
   const std::int64_t bytes = move(moves, direction, block(), compute_);
   (direction == Direction::kToHost ? traffic.bytes_offloaded : traffic.bytes_loaded) += bytes;

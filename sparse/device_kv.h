@@ -157,6 +157,9 @@ class DeviceKv {
   void flush(SequenceKv& kv, TierTraffic& traffic);
   [[nodiscard]] Moves list_rows(const SequenceKv& kv, std::int64_t first, std::int64_t end,
                                 kernels::cuda::PinnedBlock& block) const;
+  // Those that rows [first, end) lie in, named so that a position finds its page.
+  [[nodiscard]] const std::int32_t* host_pages_of(const SequenceKv& kv, std::int64_t first, std::int64_t end,
+                                                  kernels::cuda::PinnedBlock& block) const;
   [[nodiscard]] Moves list_metadata(const SequenceKv& kv, std::int64_t first, std::int64_t end,
                                     kernels::cuda::PinnedBlock& block) const;
   static void add_runs(Moves& moves, std::int64_t first, std::int64_t end, kernels::cuda::RowRun run);
@@ -192,9 +195,9 @@ class DeviceKv {
   std::uint64_t step_ = 0;
   kernels::cuda::DeviceStream offload_stream_;
   kernels::cuda::DeviceEvent step_written_;
-  std::unique_ptr<Offload> next_offload_;          // of the step in work; null: no page was finished
-  std::deque<std::unique_ptr<Offload>> offloads_;  // under way, oldest first
-  std::vector<std::unique_ptr<Offload>> idle_offloads_;
+  std::unique_ptr<Offload> next_offload_;               // of the step in work; null: no page was finished
+  std::deque<std::unique_ptr<Offload>> offloads_;       // under way, oldest first
+  std::deque<std::unique_ptr<Offload>> idle_offloads_;  // the one that has been queued longest first
 };
 
 }  // namespace hotset::sparse

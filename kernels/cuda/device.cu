@@ -144,7 +144,8 @@ std::int64_t GrowingMemory::size_for(std::int64_t bytes) {
 void* GrowingMemory::reserve(std::int64_t bytes) {
   if (bytes > bytes_ || memory_ == nullptr) {
     ++growing_moves;
-    memory_.reset();  // first: both need not fit at a time
+    HOTSET_CUDA_CHECK(cudaDeviceSynchronize());  // steps under way read it
+    memory_.reset();                             // first: both need not fit at a time
     bytes_ = 0;
     const std::int64_t size = size_for(bytes);
     memory_ = std::make_unique<OwnMemory>(size);

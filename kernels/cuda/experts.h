@@ -19,6 +19,8 @@
 
 namespace hotset::kernels::cuda {
 
+inline constexpr int kMostExpertsOfARow = 64;
+
 enum class ExpertFormat : std::uint8_t { kF32, kBF16, kFp8Block };
 
 // Device pointers, each 16-byte aligned.

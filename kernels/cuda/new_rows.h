@@ -22,7 +22,7 @@ namespace hotset::kernels::cuda {
 struct NewRowTargets {
   const HotRow* tables = nullptr;           // resident ones: hot_blocks 0
   std::int64_t table_stride = 1;            // 0: all rows are of one sequence
-  const std::int64_t* positions = nullptr;  // [rows]; negative: padding, nothing is read or written
+  const std::int64_t* positions = nullptr;  // [rows]; negative: padding; its table is read, nothing else
   std::byte* pool = nullptr;                // 16-byte aligned; page p lies at pool + p * geometry.page_bytes()
 };
 

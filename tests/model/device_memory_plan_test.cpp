@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "kernels/cuda/sparse_attention.h"
+#include "model/device_engine.h"
 #include "model/kv_layout.h"
 
 namespace hotset::model {
@@ -56,6 +60,71 @@ TEST(DeviceMemoryPlan, WorkspaceGrowsWithWhatTheOptionsAskFor) {
   other.max_selected = 0;
   other.largest_hot = {};
   EXPECT_LT(bytes(other), bytes(base));
+}
+
+ModelConfig deepseek() {
+  ModelConfig config{.architecture = Architecture::kDeepseekV32,
+                     .vocabulary = 129280,
+                     .hidden = 7168,
+                     .intermediate = 18432,
+                     .layers = 61,
+                     .heads = 128,
+                     .kv_heads = 128,
+                     .head_dim = 192,
+                     .rotary_dim = 64,
+                     .max_positions = 163840};
+  config.latent = {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+  config.experts = {.count = 256, .per_token = 8, .groups = 8, .top_groups = 4, .intermediate = 2048, .shared = 1};
+  config.experts->sparse_layer.assign(61, true);
+  config.indexer = {.heads = 64, .dim = 128, .top_k = 2048};
+  config.indexer->full_layer.assign(61, true);
+  return config;
+}
+
+// Whatever selects by itself, a request may ask for dense attention: 128 heads' partial results over 131,072 rows.
+TEST(DeviceMemoryPlan, HoldsDenseRequestsBesideAnIndexer) {
+  const ModelConfig config = deepseek();
+  const KvLayout layout =
+      kv_layout_of(config, KvDType::kBF16,
+                   {.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = KvDType::kBF16});
+  const auto bytes = [&](std::int64_t tokens) {
+    return device_workspace_bytes(config, layout, kernels::ElementType::kBF16,
+                                  {.max_batch = 16, .prefill_chunk = 4096, .max_tokens = tokens, .max_selected = 2048});
+  };
+  const auto partial = [&](std::int64_t tokens) {
+    return static_cast<std::int64_t>(
+        kernels::cuda::sparse_attention_workspace_bytes(layout.rows, config.heads, 16, tokens));
+  };
+  EXPECT_GT(partial(131072), std::int64_t{1} << 30);
+  EXPECT_GE(bytes(131072) - bytes(4096), partial(131072) - partial(4096));
+}
+
+TEST(DeviceModel, RefusesWhatTheKernelsDoNotTake) {
+  ASSERT_TRUE(check_device_model(llama_8b()).ok());
+  ASSERT_TRUE(check_device_model(deepseek()).ok());
+  const auto refused = [](const ModelConfig& config, const char* words) {
+    const auto checked = check_device_model(config);
+    ASSERT_FALSE(checked.ok()) << words;
+    EXPECT_EQ(checked.error().param, "--device");
+    EXPECT_NE(checked.error().message.find(words), std::string::npos) << checked.error().message;
+  };
+  ModelConfig config = llama_8b();
+  config.head_dim = 100;
+  refused(config, "a head width that is a multiple of 16, and this model has 100");
+  config.head_dim = 272;
+  refused(config, "a head width of at most 256");
+  config = llama_8b();
+  config.vocabulary = (1 << 18) + 1;
+  refused(config, "a vocabulary of at most 262144");
+  config = deepseek();
+  config.latent->rope_dim = 40;
+  refused(config, "a rotary width");
+  config = deepseek();
+  config.experts->count = 1024;
+  refused(config, "experts up to 512");
+  config.experts->count = 512;
+  config.experts->per_token = 65;
+  refused(config, "experts of a token up to 64");
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr unsigned kAll = 0xffffffffU;
-constexpr int kMostPerToken = 64;
 
 // Sum of all threads, and of those before this one.
 struct BlockSum {
@@ -94,8 +93,8 @@ struct CombineParams {
 // blockIdx.x: the row. Places ascend with the expert.
 __global__ void __launch_bounds__(kThreads) combine_kernel(const CombineParams params) {
   follow_kernels_before();
-  __shared__ std::int32_t places[kMostPerToken];
-  __shared__ float weights[kMostPerToken];
+  __shared__ std::int32_t places[kMostExpertsOfARow];
+  __shared__ float weights[kMostExpertsOfARow];
   const std::int64_t row = blockIdx.x;
   const std::int32_t* const own = params.places + row * params.per_token;
   const int use = static_cast<int>(threadIdx.x);
@@ -163,7 +162,7 @@ Workspace divide(void* base, const ExpertWeights& experts, std::int64_t uses) {
 void check(const ExpertsDeviceParams& params) {
   const ExpertWeights& experts = params.experts;
   HS_CHECK(experts.experts >= 1 && experts.experts <= kMostGroups, "so many experts fit");
-  HS_CHECK(params.per_token >= 1 && params.per_token <= kMostPerToken, "so many experts of a row fit");
+  HS_CHECK(params.per_token >= 1 && params.per_token <= kMostExpertsOfARow, "so many experts of a row fit");
   const std::int64_t step = experts.format == ExpertFormat::kFp8Block ? kScaleBlock : 16;
   HS_CHECK(experts.hidden % step == 0 && experts.intermediate % step == 0, "widths are multiples");
   HS_CHECK(params.rows * params.per_token < std::int64_t{1} << 30, "places fit into 32 bits");

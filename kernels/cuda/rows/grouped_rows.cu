@@ -13,6 +13,7 @@ namespace hotset::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr std::int64_t kMostSharedBytes = 48 * 1024;  // without asking for more
 constexpr int kWarps = kThreads / 32;
 constexpr std::int64_t kMostHeadsEach = 8;
 constexpr std::int64_t kKeyBlocks = 528;  // with more of them, each takes several rows and shares the basis
@@ -310,8 +311,12 @@ void launch_grouped_rows(const GroupedRowsParams& params, Stream stream) {
             .metadata_page_bytes = metadata.page_bytes()};
   std::int64_t key_floats = 0;
   if (metadata.kind == MetadataGeometry::Kind::kLowRankKeys) {
-    const std::int64_t most =
-        std::clamp<std::int64_t>(kProjectedFloats / (metadata.dim + metadata.rank), 1, kMostProjectedRows);
+    // A block's shared memory also holds the channels of its heads (below) and a tile of the basis.
+    const std::int64_t heads = std::max<std::int64_t>(kThreads / 16 * 128, kThreads / 32 * widest);
+    const std::int64_t left = kMostSharedBytes / static_cast<std::int64_t>(sizeof(float)) - heads - kBasisTile;
+    const std::int64_t row_floats = metadata.dim + metadata.rank;
+    const std::int64_t most = std::clamp<std::int64_t>(
+        std::min(kProjectedFloats / row_floats, left / (args.angle_floats + row_floats)), 1, kMostProjectedRows);
     const std::int64_t rows = std::clamp<std::int64_t>(params.rows * kv_heads / kKeyBlocks, 1, most);
     args.key_rows = static_cast<std::int32_t>(rows);
     args.key_blocks = static_cast<std::int32_t>(ceil_div(params.rows, rows) * kv_heads);
@@ -325,7 +330,7 @@ void launch_grouped_rows(const GroupedRowsParams& params, Stream stream) {
     constexpr int kHeads = kThreads / lanes.value;
     const auto shared =
         static_cast<std::size_t>(kHeads * widest + args.key_rows * args.angle_floats + key_floats) * sizeof(float);
-    HS_CHECK(shared <= 48 * 1024, "the heads are too wide");
+    HS_CHECK(shared <= kMostSharedBytes, "the heads are too wide");
     const auto blocks = static_cast<unsigned>(args.key_blocks + params.rows * ceil_div(heads, kHeads * args.each));
     with_row_type(params.geometry.dtype, [&](auto dtype) {
       const auto kernel = grouped_rows_kernel<dtype.value, lanes.value>;

@@ -83,7 +83,9 @@ __global__ void __launch_bounds__(kProjectThreads)
     project_kernel(const LowRankScoresDeviceParams params, const OneReadWork work) {
   __shared__ float projected[kMostGroup * kRank];
   wait_for_kernels_before();
-  let_next_kernel_start();  // after the wait: the next kernel then may read what kernels before this one wrote
+  // Behind the wait, never before it: the scores' blocks copy keys before a wait of their own, and only this order says
+  // that the kernel that wrote the newest keys is done by then.
+  let_next_kernel_start();
   const std::int64_t row = blockIdx.x;
   const int kv_head = static_cast<int>(blockIdx.y);
   if (scored_length(params.rows, row) == 0) return;

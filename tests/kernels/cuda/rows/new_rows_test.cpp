@@ -335,6 +335,8 @@ TEST_F(NewRows, ManyRows) {
         expect_grouped({16, 3, 128, 128, 128, true, 32, 0}, dtype, chunk_batch(1000, 1100), random));
     ASSERT_NO_FATAL_FAILURE(
         expect_grouped({16, 3, 64, 80, 32, false, 6, 0}, dtype, decode_batch(random, 2200, 100), random));
+    // Keys of several rows in a block, as many as its shared memory holds.
+    ASSERT_NO_FATAL_FAILURE(expect_grouped({8, 8, 256, 256, 256, true, 32, 0}, dtype, chunk_batch(0, 1900), random));
   }
 }
 
