@@ -5,25 +5,13 @@
 
 #include <string>
 
+#include "benchmarks/target_models.h"
 #include "kernels/cuda/sparse_attention.h"
 #include "model/device_engine.h"
 #include "model/kv_layout.h"
 
 namespace hotset::model {
 namespace {
-
-ModelConfig llama_8b() {
-  return {.architecture = Architecture::kLlama,
-          .vocabulary = 128256,
-          .hidden = 4096,
-          .intermediate = 14336,
-          .layers = 32,
-          .heads = 32,
-          .kv_heads = 8,
-          .head_dim = 128,
-          .rotary_dim = 128,
-          .max_positions = 131072};
-}
 
 TEST(DeviceMemoryPlan, WeightsAreTheCheckpointsNumbersInTheComputeType) {
   constexpr std::int64_t kParameters = 8'030'261'248;  // Llama-3.1-8B
@@ -62,28 +50,9 @@ TEST(DeviceMemoryPlan, WorkspaceGrowsWithWhatTheOptionsAskFor) {
   EXPECT_LT(bytes(other), bytes(base));
 }
 
-ModelConfig deepseek() {
-  ModelConfig config{.architecture = Architecture::kDeepseekV32,
-                     .vocabulary = 129280,
-                     .hidden = 7168,
-                     .intermediate = 18432,
-                     .layers = 61,
-                     .heads = 128,
-                     .kv_heads = 128,
-                     .head_dim = 192,
-                     .rotary_dim = 64,
-                     .max_positions = 163840};
-  config.latent = {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
-  config.experts = {.count = 256, .per_token = 8, .groups = 8, .top_groups = 4, .intermediate = 2048, .shared = 1};
-  config.experts->sparse_layer.assign(61, true);
-  config.indexer = {.heads = 64, .dim = 128, .top_k = 2048};
-  config.indexer->full_layer.assign(61, true);
-  return config;
-}
-
 // Whatever selects by itself, a request may ask for dense attention: 128 heads' partial results over 131,072 rows.
 TEST(DeviceMemoryPlan, HoldsDenseRequestsBesideAnIndexer) {
-  const ModelConfig config = deepseek();
+  const ModelConfig config = deepseek_v32();
   const KvLayout layout =
       kv_layout_of(config, KvDType::kBF16,
                    {.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = KvDType::kBF16});
@@ -101,7 +70,7 @@ TEST(DeviceMemoryPlan, HoldsDenseRequestsBesideAnIndexer) {
 
 TEST(DeviceModel, RefusesWhatTheKernelsDoNotTake) {
   ASSERT_TRUE(check_device_model(llama_8b()).ok());
-  ASSERT_TRUE(check_device_model(deepseek()).ok());
+  ASSERT_TRUE(check_device_model(deepseek_v32()).ok());
   const auto refused = [](const ModelConfig& config, const char* words) {
     const auto checked = check_device_model(config);
     ASSERT_FALSE(checked.ok()) << words;
@@ -116,10 +85,10 @@ TEST(DeviceModel, RefusesWhatTheKernelsDoNotTake) {
   config = llama_8b();
   config.vocabulary = (1 << 18) + 1;
   refused(config, "a vocabulary of at most 262144");
-  config = deepseek();
+  config = deepseek_v32();
   config.latent->rope_dim = 40;
   refused(config, "a rotary width");
-  config = deepseek();
+  config = deepseek_v32();
   config.experts->count = 1024;
   refused(config, "experts up to 512");
   config.experts->count = 512;
