@@ -29,6 +29,7 @@
 #include "actors/kv_cache_planner.h"
 #include "actors/step_draft.h"
 #include "core/result.h"
+#include "model/step_executor.h"
 #include "model/step_plan.h"
 
 namespace hotset::actors {
@@ -67,6 +68,7 @@ struct SequenceEvent {
 class Scheduler {
  public:
   static constexpr std::size_t kStepsAhead = 2;  // steps on their way to the device
+  static_assert(kStepsAhead <= model::StepExecutor::kMostBegun, "the device takes all of them");
 
   explicit Scheduler(const SchedulerConfig& config);
 
