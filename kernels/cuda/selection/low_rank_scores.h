@@ -1,7 +1,7 @@
 // Low-rank index key scores on the device: LowRankScoresParams of kernels/backend.h over paged 4-bit keys.
 //
-// Sums of a row are taken over pieces that its positions alone fix, so a score depends on its own row only, bit for bit.
-// - On Hopper, rank 16 or 32, 2, 4, 6 or 8 KV heads and at most 4 query heads to each: keys are read once. Two launches:
+// Sums of a row are taken over pieces that its positions alone fix: a score's bits depend on its own row only.
+// - On Hopper, rank 16 or 32, 2, 4, 6 or 8 KV heads and at most 4 query heads to each: keys are read once. Launches:
 //   queries projected; scores, by a cooperative grid of at most one block for each multiprocessor, which starts when
 //   all its blocks have room: kernels of other streams that fill multiprocessors delay it until they end. Logits beyond
 //   +-2^20 (in units of log 2) count as that.
