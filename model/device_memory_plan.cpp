@@ -1,7 +1,6 @@
 #include "model/device_memory_plan.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/experts.h"

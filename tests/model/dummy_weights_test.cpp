@@ -10,6 +10,7 @@
 #include "model/safetensors_checkpoint.h"
 #include "tests/engine/engine_driver.h"
 #include "tests/model/slow_decoder.h"
+#include "tests/model/small_latent_model.h"
 
 namespace hotset::model {
 namespace {
@@ -31,18 +32,9 @@ ModelConfig grouped_config() {
 }
 
 ModelConfig latent_config() {
-  ModelConfig config{.architecture = Architecture::kDeepseekV3,
-                     .vocabulary = 40,
-                     .hidden = 32,
-                     .intermediate = 24,
-                     .layers = 3,
-                     .heads = 3,
-                     .kv_heads = 3,
-                     .head_dim = 20,
-                     .rotary_dim = 8,
-                     .max_positions = 4096};
-  config.latent = {.q_rank = 14, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
-  config.experts = {.count = 12, .per_token = 3, .intermediate = 20, .shared = 2, .sparse_layer = {false, true, true}};
+  ModelConfig config = small_latent_config();
+  config.architecture = Architecture::kDeepseekV3;
+  config.experts = small_experts();
   return config;
 }
 

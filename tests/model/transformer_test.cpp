@@ -6,28 +6,10 @@
 
 #include "tests/engine/engine_driver.h"
 #include "tests/model/slow_decoder.h"
+#include "tests/model/small_latent_model.h"
 
 namespace hotset::model {
 namespace {
-
-ModelConfig small_config() {
-  ModelConfig config{.architecture = Architecture::kDeepseekV2,
-                     .vocabulary = 40,
-                     .hidden = 32,
-                     .intermediate = 24,
-                     .layers = 3,
-                     .heads = 3,
-                     .kv_heads = 3,
-                     .head_dim = 20,
-                     .rotary_dim = 8,
-                     .max_positions = 4096};
-  config.latent = {.q_rank = 14, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
-  return config;
-}
-
-ExpertsConfig small_experts() {
-  return {.count = 12, .per_token = 3, .intermediate = 20, .shared = 2, .sparse_layer = {false, true, true}};
-}
 
 std::vector<std::int32_t> random_prompt(std::int64_t tokens, std::int64_t vocabulary) {
   std::mt19937 engine(7);
@@ -59,10 +41,10 @@ void expect_formulas(const ModelConfig& config) {
   }
 }
 
-TEST(LatentTransformer, DenseMlpWithQueryRank) { expect_formulas(small_config()); }
+TEST(LatentTransformer, DenseMlpWithQueryRank) { expect_formulas(small_latent_config()); }
 
 TEST(LatentTransformer, QueriesWithoutRankAndSoftmaxRouter) {
-  ModelConfig config = small_config();
+  ModelConfig config = small_latent_config();
   config.latent->q_rank = 0;
   config.experts = small_experts();
   config.experts->router = ExpertsConfig::Router::kSoftmax;
@@ -72,7 +54,7 @@ TEST(LatentTransformer, QueriesWithoutRankAndSoftmaxRouter) {
 }
 
 TEST(LatentTransformer, GroupsByTheirBestExpertAndNoSharedOnes) {
-  ModelConfig config = small_config();
+  ModelConfig config = small_latent_config();
   config.experts = small_experts();
   config.experts->router = ExpertsConfig::Router::kSoftmax;
   config.experts->group_score = ExpertsConfig::GroupScore::kBest;
@@ -84,7 +66,7 @@ TEST(LatentTransformer, GroupsByTheirBestExpertAndNoSharedOnes) {
 }
 
 TEST(LatentTransformer, SigmoidRouterWithBias) {
-  ModelConfig config = small_config();
+  ModelConfig config = small_latent_config();
   config.architecture = Architecture::kDeepseekV3;
   config.experts = small_experts();
   config.experts->correction_bias = true;
@@ -95,7 +77,7 @@ TEST(LatentTransformer, SigmoidRouterWithBias) {
 }
 
 TEST(ModelWeights, CountsEveryMatrixOnce) {
-  ModelConfig config = small_config();
+  ModelConfig config = small_latent_config();
   config.experts = small_experts();
   const Tensors tensors = random_tensors(config, 1);
   const auto backend = kernels::make_cpu_backend(1);
@@ -109,7 +91,7 @@ TEST(ModelWeights, CountsEveryMatrixOnce) {
 }
 
 TEST(ModelWeights, RefusesToTakeBlocksApart) {
-  ModelConfig config = small_config();
+  ModelConfig config = small_latent_config();
   config.latent->kv_rank = 32;
   const Tensors tensors = random_tensors(config, 1);
   const std::string name = "layers.1.self_attn.kv_b_proj";
