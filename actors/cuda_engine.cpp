@@ -52,8 +52,6 @@ class CudaEngine final : public ServingEngine {
   Result<ServerConfig> settle(ServerConfig config) const override {
     if (config.verify_rate > 0)
       return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
-    if (!config.trace_selections.empty())
-      return invalid_argument("--trace-selections records on the CPU: use --device cpu with it", "--trace-selections");
     if (auto measuring = check_measuring(config); !measuring) return measuring.error();
     if (config.max_batch > kMostBatch)
       return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kMostBatch),
@@ -125,7 +123,7 @@ class CudaEngine final : public ServingEngine {
   Result<std::shared_ptr<model::StepExecutor>> start(const ServerConfig& config, const EngineRequest& request,
                                                      const PoolSizes& sizes,
                                                      std::shared_ptr<const sparse::SelectionAlgorithm> keeper,
-                                                     std::shared_ptr<sparse::SelectionObserver> /*observer*/) override {
+                                                     std::shared_ptr<sparse::SelectionObserver> observer) override {
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
     return guarded("when the engine was set up", [&]() -> Result<std::shared_ptr<model::StepExecutor>> {
@@ -148,6 +146,7 @@ class CudaEngine final : public ServingEngine {
                                                               limits_of(config, request));
       runner->set_selection_model(std::move(replaced).value());
       runner->set_synthetic_prompts(config.synthetic_prompts);
+      runner->observe(std::move(observer));
       return std::shared_ptr<model::StepExecutor>(std::move(runner));
     });
   }

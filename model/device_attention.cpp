@@ -87,12 +87,11 @@ void DeviceAttention::begin_prompt(const SequenceSlice& slice, const std::int64_
   if (streamed()) pieces_.begin(slice);
 }
 
-void DeviceAttention::run(std::uint64_t /*step*/, const LayerAttention& layer,
-                          std::span<const SequenceSlice> /*slices*/) {
+void DeviceAttention::run(std::uint64_t step, const LayerAttention& layer, std::span<const SequenceSlice> /*slices*/) {
   if (batch_ != nullptr) {
     decode(layer);
   } else {
-    prompt(layer);
+    prompt(step, layer);
   }
 }
 
@@ -345,12 +344,15 @@ void DeviceAttention::attend(const LayerAttention& layer, std::int64_t first_row
                                 stream_.get());
 }
 
-void DeviceAttention::prompt(const LayerAttention& layer) {
+void DeviceAttention::prompt(std::uint64_t step, const LayerAttention& layer) {
   keep_prompt(layer);
   if (!layer.shares_selection) selected_layer_ = layer.layer;
   const std::int64_t dense = slice_->dense_prompt_rows();
   if (dense > 0) prompt_dense(layer, dense);
   if (dense < slice_->rows) prompt_selected(layer, dense);
+  if (report_ == nullptr) return;
+  report_->tell(step, layer.layer, *slice_, static_cast<const std::int32_t*>(prompt_selection_.reserve(0)),
+                static_cast<const std::int32_t*>(prompt_counts_.reserve(0)));
 }
 
 void DeviceAttention::keep_prompt(const LayerAttention& layer) {

@@ -22,6 +22,7 @@
 #include "model/attention.h"
 #include "model/decode_batch.h"
 #include "model/decode_probe.h"
+#include "model/device_selection_report.h"
 #include "model/prompt_pieces.h"
 #include "model/weights.h"
 #include "sparse/device_kv.h"
@@ -55,6 +56,9 @@ class DeviceAttention final : public KvAttention {
   void set_probe(DecodeProbe* probe) { probe_ = probe; }
   // For measurements: what takes the place of decode rows' selections; null: nothing. It outlives its use.
   void set_selection_model(const sparse::DeviceSelectionModel* model) { selection_model_ = model; }
+
+  // Told of the selections of prompts; null: nobody. It outlives its use.
+  void set_report(DeviceSelectionReport* report) { report_ = report; }
 
   // Found by the diffs since the last call of begin_decode(); device pointer, [rows of the batch].
   [[nodiscard]] const kernels::cuda::SwapTotals* swap_totals() const { return swap_totals_.data(); }
@@ -91,7 +95,7 @@ class DeviceAttention final : public KvAttention {
   void attend(const LayerAttention& layer, std::int64_t first_row, std::int64_t rows, std::int64_t max_count,
               const std::byte* pool);
 
-  void prompt(const LayerAttention& layer);
+  void prompt(std::uint64_t step, const LayerAttention& layer);
   void prompt_dense(const LayerAttention& layer, std::int64_t rows);
   void prompt_selected(const LayerAttention& layer, std::int64_t first);
   void select_prompt_rows(const LayerAttention& layer, std::int64_t first, std::int64_t count);
@@ -120,6 +124,7 @@ class DeviceAttention final : public KvAttention {
 
   DecodeProbe* probe_ = nullptr;
   const sparse::DeviceSelectionModel* selection_model_ = nullptr;
+  DeviceSelectionReport* report_ = nullptr;
   const DecodeBatch* batch_ = nullptr;  // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt

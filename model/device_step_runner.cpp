@@ -96,6 +96,12 @@ DeviceStepRunner::~DeviceStepRunner() {
   }
 }
 
+void DeviceStepRunner::observe(std::shared_ptr<sparse::SelectionObserver> observer) {
+  report_.reset();
+  if (observer != nullptr) report_ = std::make_unique<DeviceSelectionReport>(std::move(observer), *engine_.stream);
+  attention_.set_report(report_.get());
+}
+
 void DeviceStepRunner::set_probe(DecodeProbe* probe) {
   graphs_.clear();
   probe_ = probe;
@@ -192,6 +198,7 @@ void DeviceStepRunner::decode(const StepPlan& plan, BegunStep& begun) {
   const std::vector<std::int32_t> rows = kv_.place(sequences);
   std::vector<DecodeRow> decode_rows(steps.size());
   std::vector<DeviceSampler::Row> sampled(steps.size());
+  std::vector<DeviceSelectionReport::Row> selecting;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const SequenceStep& step = *steps[i];
     SequenceState& state = *step.state;
@@ -208,6 +215,12 @@ void DeviceStepRunner::decode(const StepPlan& plan, BegunStep& begun) {
                         .keeps_metadata = state.kv.keeps_metadata};
     state.kv.device->has_selection = step.selection != nullptr;
     sampled[row] = {.state = &state, .position = step.first_position + 1};
+    if (step.selection != nullptr) {
+      selecting.push_back({.sequence = state.kv.id,
+                           .position = step.first_position,
+                           .block_tokens = step.selection->block_tokens(),
+                           .row = rows[i]});
+    }
     ++begun.result.stats.decode_rows;
     if (!hot) continue;
     ++begun.result.stats.hot_sequences;
@@ -234,6 +247,7 @@ void DeviceStepRunner::decode(const StepPlan& plan, BegunStep& begun) {
     }
     kv_.commit_rows(steps[i]->state->kv, 1, steps[i]->state->step_traffic);
   }
+  if (report_ != nullptr) report_->tell(plan.step, selecting, shape.rows, kv_);
 }
 
 // Slices and launches depend on the shape alone: what differs between rows is read on the device.

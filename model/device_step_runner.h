@@ -20,11 +20,13 @@
 #include "model/decode_graphs.h"
 #include "model/device_attention.h"
 #include "model/device_sampler.h"
+#include "model/device_selection_report.h"
 #include "model/step_executor.h"
 #include "model/step_plan.h"
 #include "model/synthetic_prompts.h"
 #include "model/transformer.h"
 #include "sparse/device_kv.h"
+#include "sparse/selection_observer.h"
 #include "storage/kv_pools.h"
 
 namespace hotset::model {
@@ -63,6 +65,9 @@ class DeviceStepRunner final : public StepExecutor {
   StepResult finish() override;
 
   [[nodiscard]] const DecodeGraphs& graphs() const { return graphs_; }
+
+  // Told of every selection from then on, from the thread of begin(), which then waits for the device; null: nobody.
+  void observe(std::shared_ptr<sparse::SelectionObserver> observer);
 
   // For measurements; null: none. It outlives its use. Captured launches are forgotten.
   // No step is under way.
@@ -125,6 +130,7 @@ class DeviceStepRunner final : public StepExecutor {
   std::vector<SequenceSlice> slices_;
   DecodeProbe* probe_ = nullptr;
   std::unique_ptr<const sparse::DeviceSelectionModel> selection_model_;
+  std::unique_ptr<DeviceSelectionReport> report_;        // null: nobody observes
   std::unique_ptr<SyntheticPrompts> synthetic_prompts_;  // null: prompts are computed
   std::deque<BegunStep> begun_;                          // oldest first
   std::uint64_t number_ = 0;                             // of the newest step, from 1 on

@@ -112,6 +112,9 @@ class DeviceKv {
   [[nodiscard]] std::vector<std::int32_t> place(std::span<SequenceKv* const> sequences);
   // Which layer's selection `layer` uses; its own unless told.
   void share_selection(LayerId layer, LayerId of) { selection_layer_[static_cast<std::size_t>(layer.value())] = of; }
+  [[nodiscard]] LayerId selection_layer(LayerId layer) const {
+    return selection_layer_[static_cast<std::size_t>(layer.value())];
+  }
   // Fills the tables of row max_batch.
   void place_prompt(SequenceKv& kv);
 
