@@ -4,7 +4,8 @@
 // run one after the other.
 //
 // Order of sums, which the numbers in a list's row alone decide, never batch, grid or slots: tiles of 64 list entries
-// by rank; runs of kGroupedRun or kLatentRun entries; tiles of a run, then runs, are combined in ascending order.
+// by rank; runs of kGroupedRun or kLatentRun entries; tiles of a run are combined in ascending order, then runs, in an
+// order that follows from their number.
 //
 // Forms (sparse_attention_form): the tensor-core forms round q, the weights and (latent FP8) the decoded rows to bf16;
 // with f32 queries the grouped form keeps q and the weights in two bf16 halves each. The plain form computes in

@@ -6,12 +6,12 @@
 //    holes and entries behind the list's end are filled with zeros.
 // 2. S^T = K Q^T with the rows as M and the heads as N, so that a small group wastes nothing. One maximum of the tile.
 // 3. O^T = V^T P^T. The weights change from result to operand layout by transposing 8 x 8 matrices in registers.
-// 4. The four tiles are joined in ascending order, the run's partial goes to the workspace, and the last block to
-// arrive
-//    joins the runs, in ascending order. A list of one run is written at once, by the same operations.
+// 4. The four tiles are joined in ascending order and the run's partial goes to the workspace; the runs are joined as
+//    run_join.cuh says. A list of one run is written at once.
 //
-// FP8: codes are widened to bf16, exactly, in shared memory; a key's scale multiplies its scores, a value's scale its
-// weights. f32 queries: q and weights are two bf16 halves each, the products of both are summed.
+// FP8: codes become bf16 in registers, exactly, but for a factor (lift_codes) that queries, scores, weights and results
+// make up for; a key's scale multiplies its scores, a value's scale its weights. f32 queries: q and weights are two
+// bf16 halves each, the products of both are summed.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,10 @@
 
 #include "core/check.h"
 #include "kernels/cuda/attention/row_view.cuh"
+#include "kernels/cuda/attention/run_join.cuh"
 #include "kernels/cuda/attention/tensor_core.cuh"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 
@@ -34,21 +36,21 @@ struct GroupedKernel {
   static constexpr int kSteps = kTile / 16;  // of 16 rows
   static constexpr int kItems = 2 * kSteps;  // K's, then V's
   static constexpr int kHeads = 8 * kHeadTiles;
-  static constexpr int kDepth = kDim / 16;                      // of a product over channels
-  static constexpr int kPitch = 2 * kDim + 16;                  // an odd number of 16-byte units: no bank conflicts
-  static constexpr int kRawPitch = kFp8 ? kDim : kPitch;        // bytes of a row as it comes
-  static constexpr int kRawUnits = (kFp8 ? 1 : 2) * kDim / 16;  // 16-byte units of a row
+  static constexpr int kLoads = (kFp8 ? kDim + 31 : 2 * kDim) / 32;  // of 32 bytes of rows
+  static constexpr int kDepth = kFp8 ? 2 * kLoads : kLoads;          // of a product over channels
+  static constexpr int kUnits = (kFp8 ? 1 : 2) * kDim / 16;          // 16-byte units of a row
+  static constexpr int kPitch = 16 * (kUnits + 1 + kUnits % 2);      // an odd number of units: no bank conflicts
   // What the registers allow without spills, and the items that then keep about 100 KB of a multiprocessor on their
   // way.
   static constexpr int kBlocksPerSm = kHeadTiles == 2 ? 2 : kPrecise || kFp8 ? 3 : 4;
   static constexpr int kRing = kFp8 ? 6 : kBlocksPerSm == 4 ? 3 : 4;
-  static constexpr int kItemBytes = 16 * kRawPitch;
-  static constexpr int kWideBytes = kFp8 ? 16 * kPitch : 0;
+  static constexpr int kItemBytes = 16 * kPitch;
   static constexpr int kResultPitch = kDim + 4;  // floats
   static constexpr int kResultBytes = kHeads * kResultPitch * 4;
-  static constexpr int kWarpBytes = std::max(kRing * kItemBytes + kWideBytes, kResultBytes);
+  static constexpr int kWarpBytes = std::max(kRing * kItemBytes, kResultBytes);
   static constexpr int kSharedBytes = kWarps * kWarpBytes;
   static constexpr int kParts = kPrecise ? 2 : 1;
+  static constexpr float kLift = 0x1p60F;  // half of what lifted codes lack
   static_assert(kDim % 16 == 0 && kTile * kWarps == kGroupedRun);
 
   // What a lane knows of two entries of its warp's tile: ranks lane and lane + 32.
@@ -72,7 +74,7 @@ struct GroupedKernel {
       entries.slot[i] = static_cast<std::int32_t>(slot);
       entries.present[i] = __ballot_sync(0xffffffffU, slot >= 0);
       entries.key_scale[i] = 1.0F;
-      entries.value_scale[i] = 1.0F;
+      entries.value_scale[i] = 0.0F;
     }
     return entries;
   }
@@ -100,15 +102,14 @@ struct GroupedKernel {
     if constexpr (kItem < kItems) {
       constexpr bool kValue = kItem >= kSteps;
       constexpr int kStep = kItem % kSteps;
-      constexpr int kUnits = 16 * kRawUnits;
+      constexpr int kAll = 16 * kUnits;
       const std::uint32_t to = memory.ring + (kItem % kRing) * kItemBytes;
-      const std::byte* const column =
-          args.pool + (kValue ? args.view.value_offset : 0) + place.kv_head * (kRawUnits * 16);
+      const std::byte* const column = args.pool + (kValue ? args.view.value_offset : 0) + place.kv_head * (kUnits * 16);
 #pragma unroll
-      for (int at = 0; at < kUnits; at += 32) {
+      for (int at = 0; at < kAll; at += 32) {
         const int unit = at + lane;
-        const int row = unit / kRawUnits % 16;
-        const int part = unit % kRawUnits;
+        const int row = unit / kUnits % 16;
+        const int part = unit % kUnits;
         // Volatile: the compiler must not make all items' addresses at once, for which there are no registers.
         std::int32_t slot;
         asm volatile("ld.volatile.shared.s32 %0, [%1];\n"
@@ -116,47 +117,31 @@ struct GroupedKernel {
                      : "r"(memory.slots + (16 * kStep + row) * 4)
                      : "memory");
         const std::byte* const from = column + part * 16 + (slot < 0 ? 0 : slot) * args.view.row_bytes;
-        if (kUnits % 32 == 0 || unit < kUnits) copy_16_async(to + row * kRawPitch + part * 16, from, slot >= 0);
+        if (kAll % 32 == 0 || unit < kAll) copy_16_async(to + row * kPitch + part * 16, from, slot >= 0);
       }
     }
     commit_copies();  // also without an item: the count of groups stays the same
   }
 
-  // Waits for item kItem and sends item kItem + kRing - 1 on its way; gives the address of its rows in bf16.
+  // Waits for item kItem and sends item kItem + kRing - 1 on its way; gives the address of its rows.
   template <int kItem>
   __device__ static std::uint32_t next_item(const AttentionArgs& args, const Place& place, const WarpMemory& memory,
                                             int lane) {
     wait_copies<kRing - 2>();
     __syncwarp();  // the others' copies are there too, and all have done with item kItem - 1
     issue<kItem + kRing - 1>(args, place, memory, lane);
-    const std::uint32_t raw = memory.ring + (kItem % kRing) * kItemBytes;
-    if constexpr (!kFp8) return raw;
-    const std::uint32_t wide = memory.ring + kRing * kItemBytes;
-#pragma unroll
-    for (int at = 0; at < 16 * kRawUnits; at += 32) {
-      const int unit = at + lane;
-      if (16 * kRawUnits % 32 != 0 && unit >= 16 * kRawUnits) continue;
-      std::uint32_t codes[4];
-      std::uint32_t out[8];
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                   : "=r"(codes[0]), "=r"(codes[1]), "=r"(codes[2]), "=r"(codes[3])
-                   : "r"(raw + unit * 16)
-                   : "memory");
-#pragma unroll
-      for (int i = 0; i < 4; ++i) e4m3_to_bf16(codes[i], out[2 * i], out[2 * i + 1]);
-      const std::uint32_t to = wide + unit / kRawUnits * kPitch + unit % kRawUnits * 32;
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(out[0]), "r"(out[1]), "r"(out[2]),
-                   "r"(out[3])
-                   : "memory");
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to + 16), "r"(out[4]), "r"(out[5]), "r"(out[6]),
-                   "r"(out[7])
-                   : "memory");
-    }
-    __syncwarp();
-    return wide;
+    return memory.ring + (kItem % kRing) * kItemBytes;
   }
 
-  // Operand B of S^T: lane holds head lane / 4 and channels 2 (lane % 4) + {0, 1, 8, 9} of every 16.
+  // The channel that is number `at` of the 16 of a depth. A load of 32 bytes of rows brings one depth of bf16, in
+  // order. Of FP8 it brings two: the even channels and the odd ones.
+  __device__ static int channel_of(int depth, int at) {
+    if constexpr (!kFp8) return 16 * depth + at;
+    return 32 * (depth / 2) + at / 8 * 16 + at % 8 * 2 + depth % 2;
+  }
+  __device__ static bool exists(int channel) { return !kFp8 || kDim % 32 == 0 || channel < kDim; }
+
+  // Operand B of S^T: lane holds head lane / 4 and the depth's channels 2 (lane % 4) + {0, 1, 8, 9}. FP8: times kLift.
   struct Queries {
     std::uint32_t part[kParts][kHeadTiles][kDepth][2];
   };
@@ -169,26 +154,34 @@ struct GroupedKernel {
       for (int depth = 0; depth < kDepth; ++depth) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const std::int64_t at = from + 16 * depth + 8 * half + 2 * (lane % 4);
+          const int channel = channel_of(depth, 8 * half + 2 * (lane % 4));
+          const bool present = head < place.heads && exists(channel);
           if constexpr (kPrecise) {
             float2 q{0.0F, 0.0F};
-            if (head < place.heads) q = *reinterpret_cast<const float2*>(static_cast<const float*>(args.q) + at);
+            if (present) q = load_pair(static_cast<const float*>(args.q) + from + channel);
             queries.part[0][tile][depth][half] = pack_bf16(q.x, q.y);
             queries.part[1][tile][depth][half] = pack_bf16_rest(q.x, q.y);
           } else {
             std::uint32_t q = 0;
-            if (head < place.heads) {
-              q = *reinterpret_cast<const std::uint32_t*>(static_cast<const __nv_bfloat16*>(args.q) + at);
-            }
+            if (present) q = load_pair(static_cast<const __nv_bfloat16*>(args.q) + from + channel);
             queries.part[0][tile][depth][half] = q;
           }
         }
       }
     }
   }
+  // Two channels of a depth that follow one another there.
+  __device__ static float2 load_pair(const float* q) {
+    if constexpr (!kFp8) return *reinterpret_cast<const float2*>(q);
+    return {q[0] * kLift, q[2] * kLift};
+  }
+  __device__ static std::uint32_t load_pair(const __nv_bfloat16* q) {
+    if constexpr (!kFp8) return *reinterpret_cast<const std::uint32_t*>(q);
+    return pack_bf16(__bfloat162float(q[0]) * kLift, __bfloat162float(q[2]) * kLift);
+  }
 
   using Scores = float[kSteps][kHeadTiles][4];
-  using Result = float[kDepth][kHeadTiles][4];  // O^T: channels lane / 4 (+ 8) of every 16, heads 2 (lane % 4) + {0, 1}
+  using Result = float[kDepth][kHeadTiles][4];  // O^T: channels lane / 4 (+ 8) of a depth, heads 2 (lane % 4) + {0, 1}
 
   template <int kStep>
   __device__ static void score_step(std::uint32_t rows, const Queries& queries, Scores& scores, int lane) {
@@ -198,10 +191,7 @@ struct GroupedKernel {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[kStep][tile][i] = 0.0F;
     }
-#pragma unroll
-    for (int depth = 0; depth < kDepth; ++depth) {
-      std::uint32_t keys[4];
-      load_matrices(keys, address + 32 * depth);
+    const auto multiply = [&](int depth, const std::uint32_t(&keys)[4]) {
 #pragma unroll
       for (int tile = 0; tile < kHeadTiles; ++tile) {
 #pragma unroll
@@ -210,12 +200,34 @@ struct GroupedKernel {
           multiply_add(scores[kStep][tile], keys, q[0], q[1]);
         }
       }
+    };
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      std::uint32_t keys[4];
+      load_matrices(keys, address + 32 * load);
+      with_operands(load, keys, multiply);
+    }
+  }
+
+  // What was loaded of rows, as operands of one or two depths.
+  template <class Multiply>
+  __device__ static void with_operands(int load, const std::uint32_t (&rows)[4], const Multiply& multiply) {
+    if constexpr (!kFp8) {
+      multiply(load, rows);
+    } else {
+      std::uint32_t even[4];
+      std::uint32_t odd[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) lift_codes(rows[i], even[i], odd[i]);
+      multiply(2 * load, even);
+      multiply(2 * load + 1, odd);
     }
   }
 
   // Scores become weights. max and sum: of heads 2 (lane % 4) + {0, 1}, the same in all lanes with these heads.
+  // FP8: `lift` is the power of 2 that results are to be multiplied by.
   __device__ static void softmax(const AttentionArgs& args, const Entries& entries, Scores& scores,
-                                 float (&max)[kHeadTiles][2], float (&sum)[kHeadTiles][2], int lane) {
+                                 float (&max)[kHeadTiles][2], float (&sum)[kHeadTiles][2], float& lift, int lane) {
     const float factor = args.scale * kLog2E;
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) max[tile][0] = max[tile][1] = -INFINITY;
@@ -232,6 +244,7 @@ struct GroupedKernel {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& score = scores[step][tile][2 * half + i];
+            if constexpr (kFp8) score *= kLift;
             score = present ? score * row_factor : -INFINITY;
             max[tile][i] = fmaxf(max[tile][i], score);
           }
@@ -261,13 +274,20 @@ struct GroupedKernel {
         for (int lanes = 4; lanes < 32; lanes *= 2) sum[tile][i] += __shfl_xor_sync(0xffffffffU, sum[tile][i], lanes);
       }
     }
+    lift = 1.0F;
     if constexpr (kFp8) {
+      // The scales relative to a power of 2 of the largest, so that no product leaves float32's range.
+      float largest = fmaxf(entries.value_scale[0], entries.value_scale[1]);
+      for (int lanes = 1; lanes < 32; lanes *= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, lanes));
+      lift = power_of_2_below(largest);
+      const float lower = 1.0F / lift;
+      const float value_scale[2] = {entries.value_scale[0] * lower * kLift, entries.value_scale[1] * lower * kLift};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float scale =
-              __shfl_sync(0xffffffffU, entries.value_scale[step / 2], step % 2 * 16 + 8 * half + lane / 4);
+          const float scale = __shfl_sync(0xffffffffU, value_scale[step / 2], step % 2 * 16 + 8 * half + lane / 4);
 #pragma unroll
           for (int tile = 0; tile < kHeadTiles; ++tile) {
             scores[step][tile][2 * half] *= scale;
@@ -292,10 +312,7 @@ struct GroupedKernel {
       }
     }
     const std::uint32_t address = rows + (lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 16;
-#pragma unroll
-    for (int depth = 0; depth < kDepth; ++depth) {
-      std::uint32_t values[4];
-      load_matrices_transposed(values, address + 32 * depth);
+    const auto multiply = [&](int depth, const std::uint32_t(&values)[4]) {
 #pragma unroll
       for (int tile = 0; tile < kHeadTiles; ++tile) {
 #pragma unroll
@@ -303,6 +320,12 @@ struct GroupedKernel {
           multiply_add(result[depth][tile], values, operand[part][tile][0], operand[part][tile][1]);
         }
       }
+    };
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      std::uint32_t values[4];
+      load_matrices_transposed(values, address + 32 * load);
+      with_operands(load, values, multiply);
     }
   }
 
@@ -332,7 +355,8 @@ struct GroupedKernel {
     }
     float max[kHeadTiles][2];
     float sum[kHeadTiles][2];
-    softmax(args, entries, scores, max, sum, lane);
+    float lift;
+    softmax(args, entries, scores, max, sum, lift, lane);
     Result result = {};
     value_step<0>(next_item<4>(args, place, memory, lane), scores, result, lane);
     value_step<1>(next_item<5>(args, place, memory, lane), scores, result, lane);
@@ -345,11 +369,15 @@ struct GroupedKernel {
       const int head = 8 * tile + 2 * (lane % 4);
 #pragma unroll
       for (int depth = 0; depth < kDepth; ++depth) {
-        float* const at = out + head * kResultPitch + 16 * depth + lane / 4;
-        at[0] = result[depth][tile][0];
-        at[kResultPitch] = result[depth][tile][1];
-        at[8] = result[depth][tile][2];
-        at[kResultPitch + 8] = result[depth][tile][3];
+        const auto& sums = result[depth][tile];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int channel = channel_of(depth, 8 * half + lane / 4);
+          if (!exists(channel)) continue;
+          float* const at = out + head * kResultPitch + channel;
+          at[0] = kFp8 ? sums[2 * half] * kLift * lift : sums[2 * half];
+          at[kResultPitch] = kFp8 ? sums[2 * half + 1] * kLift * lift : sums[2 * half + 1];
+        }
       }
       if (lane < 4) {
         for (int i = 0; i < 2; ++i) {
@@ -396,33 +424,12 @@ struct GroupedKernel {
     }
   }
 
-  // By the block that finished last: all other blocks' partials are there.
-  __device__ static void join_runs(const AttentionArgs& args, const Place& place, std::int64_t runs) {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < place.heads * kDim; i += kThreads) {
-      const int head = i / kDim;
-      const int channel = i % kDim;
-      float max = -INFINITY;
-      float sum = 0.0F;
-      float acc = 0.0F;
-      const float* partial = run_partial(args, place.row, place.first_head + head, 0);
-#pragma unroll 4
-      for (std::int64_t run = 0; run < runs; ++run, partial += kDim + kPartialTail) {
-        // Past L1: it may hold what was there before.
-        const float value = __ldcg(partial + channel);
-        const MergeFactors factors = merge_sums(max, sum, __ldcg(partial + kDim), __ldcg(partial + kDim + 1));
-        acc = fmaf(acc, factors.keep, value * factors.take);
-      }
-      write_out(args, place, head, channel, acc, sum);
-    }
-  }
-
   __device__ static void run_block(const AttentionArgs& args, const Place& place, std::int64_t run, std::int64_t runs,
                                    std::byte* memory) {
     __shared__ std::int32_t slots[kWarps][kTile];
     __shared__ float maxima[kWarps * kHeads];
     __shared__ float sums[kWarps * kHeads];
-    __shared__ bool last;
+    __shared__ RunTotal totals[kHeads];
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const std::int64_t left = place.count - run * kGroupedRun;
     const int tiles = left <= 0 ? 0 : static_cast<int>(left >= kGroupedRun ? kWarps : (left + kTile - 1) / kTile);
@@ -432,20 +439,7 @@ struct GroupedKernel {
     }
     __syncthreads();
     join_tiles(args, place, run, tiles, runs == 1, memory, maxima, sums);
-    if (runs > 1) {
-      __threadfence();
-      __syncthreads();
-      std::int32_t* const arrivals = args.arrivals + place.row * args.heads + place.first_head;
-      if (threadIdx.x == 0) {
-        last = atomicAdd(arrivals, 1) == static_cast<std::int32_t>(runs) - 1;
-        if (last) *arrivals = 0;
-      }
-      __syncthreads();
-      if (last) {
-        __threadfence();
-        join_runs(args, place, runs);
-      }
-    }
+    if (runs > 1) join_by_last<kThreads>(args, place.row, place.first_head, place.heads, runs, totals);
     __syncthreads();  // shared memory is free for the next run
   }
 };
@@ -456,6 +450,7 @@ template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerSm)
     grouped_attention(AttentionArgs args, int chunks, int columns) {
   extern __shared__ __align__(16) std::byte memory[];
+  follow_kernels_before();
   const int pairs = args.view.kv_heads * chunks;
   const int pair = static_cast<int>(blockIdx.x) % pairs;
   const int rest = static_cast<int>(blockIdx.x) / pairs;
@@ -475,18 +470,14 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerSm)
 template <int kDim, bool kFp8, bool kPrecise, int kHeadTiles>
 void launch_grouped_kernel(const AttentionArgs& args, Stream stream) {
   using Kernel = GroupedKernel<kDim, kFp8, kPrecise, kHeadTiles>;
-  // Lists of up to 2,048 entries get a block for every run. Blocks beyond a list's end cost time when max_count is far
-  // above the counts, so longer lists get columns only until the device is well filled.
-  constexpr std::int64_t kFillingBlocks = 4096;
   const std::int64_t chunks = ceil_div(args.group, Kernel::kHeads);
   const std::int64_t pairs = args.rows * args.view.kv_heads * chunks;
-  const std::int64_t columns = std::min<std::int64_t>(args.max_runs, std::max<std::int64_t>(8, kFillingBlocks / pairs));
+  const std::int64_t columns = run_columns(args, pairs);
   HS_CHECK(pairs * columns < (std::int64_t{1} << 31), "too many blocks for one launch");
   const auto kernel = grouped_attention<Kernel>;
   HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::kSharedBytes));
-  kernel<<<static_cast<unsigned>(pairs * columns), Kernel::kThreads, Kernel::kSharedBytes, stream>>>(
-      args, static_cast<int>(chunks), static_cast<int>(columns));
-  HOTSET_CUDA_CHECK_LAUNCH();
+  launch_dependent(kernel, dim3(static_cast<unsigned>(pairs * columns)), Kernel::kThreads, Kernel::kSharedBytes, 0,
+                   stream, args, static_cast<int>(chunks), static_cast<int>(columns));
 }
 
 template <int kDim>

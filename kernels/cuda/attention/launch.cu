@@ -56,9 +56,8 @@ void launch_sparse_attention(const SparseAttentionParams& params, Stream stream)
   check_params(params);
   const AttentionForm form =
       params.plain ? AttentionForm::kPlain : sparse_attention_form(params.geometry, params.heads, capability_major());
-  HS_CHECK(form == AttentionForm::kPlain ||
-               (aligned(params.workspace) && params.workspace != nullptr && params.arrivals != nullptr),
-           "the form needs a workspace and arrivals");
+  HS_CHECK(aligned(params.workspace) && params.workspace != nullptr && params.arrivals != nullptr,
+           "attention needs a workspace and arrivals");
   const AttentionArgs args{
       .view = row_view(params.geometry),
       .q = params.q,

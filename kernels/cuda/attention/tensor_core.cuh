@@ -73,6 +73,18 @@ __device__ inline std::uint32_t pack_bf16_rest(float low, float high) {
   return pack_bf16(low_rest, high_rest);
 }
 
+// Four e4m3 codes as bf16, exactly, times 2^-120: their fields are moved to those of bf16. `even`: codes 0 and 2,
+// `odd`: 1 and 3. A NaN code gives a number: such groups have a NaN scale.
+__device__ inline void lift_codes(std::uint32_t codes, std::uint32_t& even, std::uint32_t& odd) {
+  even = (codes << 8 & 0x80008000U) | (codes << 4 & 0x07f007f0U);
+  odd = (codes & 0x80008000U) | (codes >> 4 & 0x07f007f0U);
+}
+// The power of 2 of a number's exponent; 1 for zero.
+__device__ inline float power_of_2_below(float x) {
+  const std::uint32_t bits = __float_as_uint(x) & 0x7f800000U;
+  return bits == 0 ? 1.0F : __uint_as_float(bits);
+}
+
 // Two e4m3 codes, in bits 0-7 and 16-23, as exact bf16: the code's fields moved to bf16's are the value times 2^-120.
 // A NaN code gives 480: such groups have a NaN scale.
 __device__ inline std::uint32_t e4m3_pair_to_bf16(std::uint32_t codes) {
