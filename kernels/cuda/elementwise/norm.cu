@@ -55,6 +55,30 @@ __global__ void rms_norm_kernel(const RmsNormDeviceParams params) {
   write_rms<kAligned>(in, params.weight, static_cast<Out*>(params.out) + row * params.out_stride, params.width, factor);
 }
 
+// Of rows of at most one group for each thread: it stays in registers, and the weights, which no kernel writes, are
+// there before the kernels ahead are done. The bits of rms_norm_kernel.
+template <class In, class Out, bool kAligned>
+__global__ void rms_norm_once_kernel(const RmsNormDeviceParams params) {
+  let_next_kernel_start();
+  const std::int64_t row = my_row();
+  const std::int64_t at = threadIdx.x * kGroup;
+  const bool takes_part = row < params.rows && at < params.width;
+  Group weights = {}, group = {};
+  if (takes_part) weights = load_group<kAligned>(params.weight, at, params.width);
+  wait_for_kernels_before();
+  if (row >= params.rows) return;
+  if (takes_part) {
+    group = load_group<kAligned>(static_cast<const In*>(params.in) + row * params.in_stride, at, params.width);
+  }
+  const float factor = norm_factor(row_sum(square_sum(0.0F, group)), params.width, params.epsilon);
+  if (!takes_part) return;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    group.values[i] = __fmul_rn(__fmul_rn(group.values[i], factor), weights.values[i]);
+  }
+  store_group<kAligned>(static_cast<Out*>(params.out) + row * params.out_stride, at, params.width, group);
+}
+
 template <class Residual, class T, bool kAligned>
 __global__ void add_rms_norm_kernel(const AddRmsNormDeviceParams params) {
   follow_kernels_before();
@@ -130,8 +154,10 @@ void launch_rms_norm(const RmsNormDeviceParams& given, Stream stream) {
                        aligned_rows(params.weight, ActivationType::kF32, 0);
   const RowLaunch launch = row_launch(params.rows, params.width);
   with_types(params.in_type, params.out_type, aligned, [&](auto in, auto out, auto is_aligned) {
-    launch_dependent(rms_norm_kernel<decltype(in), decltype(out), is_aligned.value>, launch.grid, launch.block, 0, 0,
-                     stream, params);
+    const bool once = groups_of(params.width) <= launch.block.x;
+    launch_dependent(once ? rms_norm_once_kernel<decltype(in), decltype(out), is_aligned.value>
+                          : rms_norm_kernel<decltype(in), decltype(out), is_aligned.value>,
+                     launch.grid, launch.block, 0, 0, stream, params);
   });
 }
 
