@@ -3,6 +3,7 @@
 // own, whose input is the text's token, as when a server generates.
 //
 // Usage: text_loss MODEL TOKENS BASIS   (TOKENS: a text file of token ids; BASIS: a file of model/index_basis_file.h)
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -66,6 +67,18 @@ std::shared_ptr<model::SequenceState> resident_sequence(const KvLayout& layout) 
   return state;
 }
 
+// On standard error: what is done, and the seconds since the start.
+class Progress {
+ public:
+  void tell(const char* what, std::int64_t tokens) const {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+    std::fprintf(stderr, "%s: %lld tokens after %.1f s\n", what, static_cast<long long>(tokens), passed.count());
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 struct Loss {
   double prompt = 0;     // sums of -log p
   double generated = 0;  // likewise, of the second half
@@ -97,6 +110,7 @@ class Engine {
 
   Loss run(const std::vector<std::int32_t>& tokens, bool sparse) {
     Loss loss;
+    Progress progress;
     const auto state = resident_sequence(layout_);
     model::StepPlan prompt{.step = 1};
     prompt.sequences.push_back({.state = state,
@@ -106,6 +120,7 @@ class Engine {
                                 .prompt_logprobs = 0,
                                 .next_token = tokens[kPrompt]});
     for (const model::SampledToken& scored : take_result(prompt).prompt_logprobs) loss.prompt -= scored.logprob;
+    progress.tell("prompt", kPrompt);
     for (std::int64_t position = kPrompt; position + 1 < kTokens; ++position) {
       const std::int32_t next = tokens[static_cast<std::size_t>(position) + 1];
       state->sampler = model::Sampler({.temperature = 0, .logit_bias = {{next, kForced}}, .logprobs = 0}, {});
@@ -120,6 +135,7 @@ class Engine {
       const model::SequenceResult result = take_result(plan);
       if (result.token.token != next) throw std::runtime_error("the text's token was not taken");
       loss.generated -= result.token.logprob;
+      if ((position + 1) % 512 == 0) progress.tell("decoded", position + 1);
     }
     return loss;
   }
