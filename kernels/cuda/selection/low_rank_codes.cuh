@@ -5,7 +5,7 @@
 // float32: the low digit's start holds the bits of 1.5 * 2^23, so that high * base + low is a float by itself.
 //
 // A warp's step is one KV head's part of a page: four products of 16 tokens, after which lane l holds the logits of
-// head l % 4 and tokens l / 4 + 8 j.
+// head l % 4 and of the tokens PagePart::token(j).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -56,24 +56,37 @@ struct Codes {
   }
 };
 
-// One KV head's codes and scales of a page, as a lane holds them: of tokens lane / 4 + 8 j.
+// One KV head's codes and scales of a page, as a lane holds them: of the tokens token(j).
 template <int kRank>
 struct PagePart {
   static constexpr int kBytes = static_cast<int>(kPageTokens) * (kRank / 2 + 2);
   Codes<kRank> codes[kLaneTokens];
   __half scales[kLaneTokens];
 
+  // Rank 32: neighbours, whose scales are one word.
+  __device__ static int token(int i) {
+    const int eighth = static_cast<int>(threadIdx.x) % 32 / 4;
+    return kRank == 32 ? i / 2 * 16 + 2 * eighth + i % 2 : eighth + 8 * i;
+  }
   __device__ void load(const std::byte* part) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const auto* const all = reinterpret_cast<const __half*>(part + kPageTokens * (kRank / 2));
+    if constexpr (kRank == 32) {  // a token's 16 bytes are a row of a matrix, four matrices make 32 tokens
+      const std::byte* const row = part + (lane / 16 * 16 + lane % 8 * 2 + lane / 8 % 2) * 16;
+      load_rows(row, codes);
+      load_rows(row + 32 * 16, codes + 4);
 #pragma unroll
-    for (int i = 0; i < kLaneTokens; ++i) {
-      if constexpr (kRank != 32) codes[i].load(part, lane / 4 + 8 * i);
-      scales[i] = all[lane / 4 + 8 * i];
-    }
-    if constexpr (kRank == 32) {  // a token's 16 bytes are a row of a matrix
-      load_rows(part + lane * 16, codes);
-      load_rows(part + (lane + 32) * 16, codes + 4);
+      for (int i = 0; i < kLaneTokens; i += 2) {
+        const __half2 both = *reinterpret_cast<const __half2*>(all + token(i));
+        scales[i] = __low2half(both);
+        scales[i + 1] = __high2half(both);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kLaneTokens; ++i) {
+        codes[i].load(part, token(i));
+        scales[i] = all[token(i)];
+      }
     }
   }
 

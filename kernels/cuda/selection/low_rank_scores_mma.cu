@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           asm volatile("" ::: "memory");  // stays a branch: few pages are not full
 #pragma unroll
           for (int i = 0; i < kLaneTokens; ++i) {
-            if (lane / 4 + 8 * i >= tokens) products[i] = NAN;
+            if (PagePart<kRank>::token(i) >= tokens) products[i] = NAN;
           }
         }
         add_products(sum, products, scale);
@@ -268,17 +268,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           scores[i] = fmaf(total.y, power, scores[i]);
         }
       }
-      // Over the four lanes of a token; lane p stores the tokens 8 p and 8 (p + 4) further.
+      // Over the four lanes of a token; each stores a quarter of them.
 #pragma unroll
       for (float& score : scores) {
         score += __shfl_xor_sync(kAllLanes, score, 1);
         score += __shfl_xor_sync(kAllLanes, score, 2);
       }
-      const std::int64_t first = page * kPageTokens + lane / 4;
-      float* const out = rows.scores + row * rows.stride + first;
+      float* const out = rows.scores + row * rows.stride + page * kPageTokens;
 #pragma unroll
       for (int i = 0; i < kLaneTokens; ++i) {
-        if (lane % 4 == i % 4 && first + 8 * i < length) out[8 * i] = scores[i];
+        const int token = PagePart<kRank>::token(i);
+        if (lane % 4 == i % 4 && page * kPageTokens + token < length) out[token] = scores[i];
       }
     }
   });
