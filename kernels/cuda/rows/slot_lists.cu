@@ -18,57 +18,63 @@ __device__ std::int64_t rows_of_block(std::int32_t block, std::int32_t block_tok
   return left < block_tokens ? left : block_tokens;
 }
 
-// The first row of entry `entry`, or -1. A block lies in one page, whatever its place: blocks divide 64.
-__device__ std::int64_t first_row(const SlotListsParams& p, const HotRow& hot, std::int64_t at,
-                                  std::int32_t block_tokens, std::int64_t length) {
-  const std::int32_t block = p.blocks[at];
+// Where block `block` begins in the rows of the sequence's pages on the device, or -1. `slot`: read for hot rows.
+__device__ std::int64_t first_row(const HotRow& hot, std::int32_t block, std::int32_t slot, std::int32_t block_tokens,
+                                  std::int64_t length) {
   const std::int64_t first = std::int64_t{block} * block_tokens;
   if (block < 0 || first >= length) return -1;
-  if (hot.hot_blocks == 0) return row_of_pages(hot.device_pages, first);
-  const std::int32_t slot = p.slot_of[at];
-  if (slot < 0) return -1;
-  if (slot < hot.hot_blocks) return row_of_pages(hot.device_pages, std::int64_t{slot} * block_tokens);
-  return row_of_pages(hot.device_pages + buffer_pages(hot), std::int64_t{slot - hot.hot_blocks} * block_tokens);
+  if (hot.hot_blocks == 0) return first;
+  if (slot < hot.hot_blocks) return slot < 0 ? -1 : std::int64_t{slot} * block_tokens;
+  return buffer_pages(hot) * kPageTokens + std::int64_t{slot - hot.hot_blocks} * block_tokens;
 }
 
+// What depends on nothing that is on its way is loaded at once, needed or not: a short list takes as long as its loads
+// that follow one another, which are three.
 __global__ void __launch_bounds__(kThreads) slot_lists_kernel(const SlotListsParams p, bool wide) {
   follow_kernels_before();
   const auto row = static_cast<std::int64_t>(blockIdx.y);
   const std::int64_t rank = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEntries;
   const std::int64_t length = p.lengths[row];
   const std::int32_t block_tokens = p.row_block_tokens == nullptr ? p.block_tokens : p.row_block_tokens[row];
-  const bool everything = p.blocks == nullptr || block_tokens == 0;
-  const std::int64_t selected = everything ? -1 : min(p.block_counts[row], p.max_selected);
-  const int shift = __ffs(block_tokens) - 1;
+  const std::int32_t block_count = p.blocks == nullptr ? -1 : p.block_counts[row];
   const HotRow hot = p.rows[row * p.row_stride];
+  const std::int32_t selected = block_tokens == 0 ? -1 : min(block_count, p.max_selected);
+  const int shift = block_tokens == 0 ? 0 : __ffs(block_tokens) - 1;
   const std::int64_t first_entry = row * p.max_selected;
+
+  std::int32_t last = -1;
+  std::int32_t blocks[kEntries];
+  std::int32_t slots[kEntries];
+  if (selected > 0) last = p.blocks[first_entry + selected - 1];
+#pragma unroll
+  for (int i = 0; i < kEntries; ++i) {
+    const std::int64_t entry = (rank + i) >> shift;
+    blocks[i] = entry < selected ? p.blocks[first_entry + entry] : -1;
+    slots[i] = entry < selected && hot.hot_blocks != 0 ? p.slot_of[first_entry + entry] : -1;
+  }
   std::int64_t count = 0;
   if (length <= 0) {
     count = 0;
   } else if (selected < 0) {
     count = hot.hot_blocks == 0 ? length : 0;
   } else if (selected > 0) {
-    count = (selected - 1) * block_tokens + rows_of_block(p.blocks[first_entry + selected - 1], block_tokens, length);
+    count = std::int64_t{selected - 1} * block_tokens + rows_of_block(last, block_tokens, length);
   }
   count = min(count, p.max_count);
   if (rank == 0) p.counts[row] = static_cast<std::int32_t>(count);
   if (rank >= count) return;
-  std::int32_t slots[kEntries];
-  if (selected < 0 || block_tokens >= kEntries) {  // neighbours of one page
-    const std::int64_t offset = rank & (block_tokens - 1);
-    const std::int64_t first = selected < 0 ? row_of_pages(hot.device_pages, rank)
-                                            : first_row(p, hot, first_entry + (rank >> shift), block_tokens, length);
+  std::int64_t of_pages[kEntries];
+  std::int32_t pages[kEntries];
 #pragma unroll
-    for (int i = 0; i < kEntries; ++i) {
-      slots[i] = first < 0 ? -1 : static_cast<std::int32_t>(first + (selected < 0 ? i : offset + i));
-    }
-  } else {
+  for (int i = 0; i < kEntries; ++i) {
+    of_pages[i] = selected < 0 ? rank + i : first_row(hot, blocks[i], slots[i], block_tokens, length);
+    if (selected >= 0 && of_pages[i] >= 0) of_pages[i] += (rank + i) & (block_tokens - 1);
+    if (rank + i >= count) of_pages[i] = -1;
+    pages[i] = of_pages[i] >= 0 ? hot.device_pages[of_pages[i] / kPageTokens] : -1;
+  }
 #pragma unroll
-    for (int i = 0; i < kEntries; ++i) {
-      const std::int64_t entry = (rank + i) >> shift;
-      const std::int64_t first = entry < selected ? first_row(p, hot, first_entry + entry, block_tokens, length) : -1;
-      slots[i] = first < 0 ? -1 : static_cast<std::int32_t>(first + ((rank + i) & (block_tokens - 1)));
-    }
+  for (int i = 0; i < kEntries; ++i) {
+    slots[i] = of_pages[i] < 0 ? -1 : static_cast<std::int32_t>(pages[i] * kPageTokens + of_pages[i] % kPageTokens);
   }
   std::int32_t* const to = p.slots + row * p.slot_stride + rank;
   if (wide && rank + kEntries <= count) {
