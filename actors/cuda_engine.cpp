@@ -10,6 +10,7 @@
 #include "core/concat.h"
 #include "core/log.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/hot_row.h"
 #include "kernels/cuda/mapped_pool.h"
 #include "kernels/cuda/selection/store_metadata.h"
 #include "model/device_engine.h"
@@ -24,7 +25,7 @@ namespace hotset::actors {
 namespace {
 
 constexpr std::int64_t kPrefillChunk = 4096;
-constexpr std::int64_t kMostBatch = 512;  // of the swap-in's launchers
+constexpr std::int64_t kMostContext = std::int64_t{1} << 28;  // positions and lists of slots are 32-bit numbers
 
 kernels::ElementType compute_of(const ServerConfig& config) {
   return config.compute_type == ComputeTypeChoice::kF32 ? kernels::ElementType::kF32 : kernels::ElementType::kBF16;
@@ -53,15 +54,24 @@ class CudaEngine final : public ServingEngine {
     if (config.verify_rate > 0)
       return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
     if (auto measuring = check_measuring(config); !measuring) return measuring.error();
-    if (config.max_batch > kMostBatch)
-      return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kMostBatch),
-                              "--max-batch");
+    if (config.max_batch > kernels::cuda::kMostSwapBatch) {
+      return invalid_argument(
+          concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kernels::cuda::kMostSwapBatch),
+          "--max-batch");
+    }
     if (config.kv_dtype == KvDTypeChoice::kFp8 && engine_.device.capability_major < 9)
       return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
     if (config.kv_dtype == KvDTypeChoice::kAuto) config.kv_dtype = KvDTypeChoice::kBF16;
     config.compute_type = compute_ == kernels::ElementType::kF32 ? ComputeTypeChoice::kF32 : ComputeTypeChoice::kBF16;
     return config;
+  }
+
+  EngineLimits limits() const override {
+    return {.context = kMostContext,
+            .selected_blocks = kernels::cuda::kMostSelected,
+            .hot_blocks = kernels::cuda::kMostHotBlocks,
+            .index_rank = kernels::cuda::kMostLowRank};
   }
 
   Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
@@ -134,11 +144,6 @@ class CudaEngine final : public ServingEngine {
           storage::DevicePool::create(request.layout, {.rows = sizes.device_pages, .metadata = sizes.metadata_pages},
                                       kernels::cuda::device_pool_memory);
       if (!device) return device.error();
-      if (keeper != nullptr && keeper->metadata().rank > kernels::cuda::kMostLowRank) {
-        return invalid_argument(
-            concat("--index-rank ", keeper->metadata().rank, ": a GPU takes at most ", kernels::cuda::kMostLowRank),
-            "--index-rank");
-      }
       auto replaced = selection_model(config, request, keeper.get());
       if (!replaced) return replaced.error();
       auto runner = std::make_shared<model::DeviceStepRunner>(std::move(engine_), std::move(device).value(),

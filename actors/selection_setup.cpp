@@ -1,7 +1,9 @@
 #include "actors/selection_setup.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/concat.h"
 #include "core/log.h"
@@ -24,10 +26,6 @@ kernels::HeadCombine combine_of(const std::string& name) {
   return name == "softmax" ? kernels::HeadCombine::kSoftmax : kernels::HeadCombine::kMax;
 }
 
-Made make_dsa_of(const ServerConfig& config, const model::ModelConfig& model) {
-  return sparse::make_dsa({.top_k = model.indexer->top_k, .dim = model.indexer->dim, .dtype = kv_dtype_of(config)});
-}
-
 Made make_quest_of(const ServerConfig& config, const model::ModelConfig& model) {
   const KvGeometry rows = model::kv_geometry_of(model, kv_dtype_of(config));
   return sparse::make_quest({.block_tokens = config.sparse_block,
@@ -37,6 +35,68 @@ Made make_quest_of(const ServerConfig& config, const model::ModelConfig& model) 
                              .kv_heads = rows.kv_heads,
                              .key_dim = rows.key_dim,
                              .rows_dtype = rows.dtype});
+}
+
+// Everything of a basis but its directions.
+Result<sparse::IndexBasis> basis_shape(const ServerConfig& config, const model::ModelConfig& model) {
+  const KvGeometry rows = model::kv_geometry_of(model, kv_dtype_of(config));
+  const std::int64_t rank =
+      config.index_rank.value_or(sparse::default_index_rank(rows.key_dim, model.latent.has_value()));
+  if (auto ok = sparse::check_index_rank(rank, rows.key_dim, "--index-rank"); !ok) return ok.error();
+  return sparse::IndexBasis{.layers = model.layers,
+                            .kv_heads = rows.kv_heads,
+                            .key_dim = rows.key_dim,
+                            .rank = static_cast<std::int32_t>(rank)};
+}
+
+Made make_low_rank_of(const ServerConfig& config, std::shared_ptr<const sparse::IndexBasis> basis) {
+  return sparse::make_low_rank({.sink = config.sparse_sink,
+                                .window = config.sparse_window,
+                                .budget = config.sparse_budget,
+                                .basis = std::move(basis)});
+}
+
+// The option that a selection's size comes from.
+const char* size_option_of(const sparse::SelectionAlgorithm& algorithm) {
+  if (algorithm.name() == "dsa") return "--kv-mode";  // the model's index_topk
+  return algorithm.name() == "streaming" ? "--sparse-window" : "--sparse-budget";
+}
+
+Result<void> check_limits(const EngineLimits& limits, const ServerConfig& config, const SequencePolicy& policy) {
+  const sparse::SelectionAlgorithm& algorithm = *policy.selection.algorithm;
+  if (algorithm.metadata().rank > limits.index_rank) {
+    return invalid_argument(concat("index keys of rank ", algorithm.metadata().rank, ": this device takes at most ",
+                                   limits.index_rank, " (--index-rank)"),
+                            "--index-rank");
+  }
+  if (config.kv_mode == KvModeChoice::kResident) return {};  // no sequence is ever hot
+  const std::int64_t selected = std::max(algorithm.max_blocks(), algorithm.forced_blocks());
+  if (selected > limits.selected_blocks) {
+    const char* const option = size_option_of(algorithm);
+    return invalid_argument(concat(algorithm.name(), " selects ", selected, " blocks of ", algorithm.block_tokens(),
+                                   " tokens (", option, "), and hot sequences of this device at most ",
+                                   limits.selected_blocks, "; with --kv-mode resident there are none"),
+                            option);
+  }
+  if (policy.hot_shape.hot_blocks > limits.hot_blocks) {
+    return invalid_argument(
+        concat("a hot buffer of ", policy.hot_shape.hot_blocks, " blocks of ", algorithm.block_tokens(),
+               " tokens: this device takes at most ", limits.hot_blocks, " blocks (--hot-buffer)"),
+        "--hot-buffer");
+  }
+  return {};
+}
+
+Result<SharedPolicy> shared_policy(const ServerConfig& config, const sparse::SelectionPolicy& selection,
+                                   bool keeps_metadata, const EngineLimits& limits) {
+  // --hot-buffer is the server's algorithm's; another one on the menu has its default.
+  const bool own = selection.algorithm->name() != "streaming" || config.algorithm == "streaming";
+  auto shape =
+      sparse::hot_buffer_shape_for(*selection.algorithm, config.hot_ring, own ? config.hot_buffer : std::nullopt);
+  if (!shape) return shape.error();
+  SequencePolicy policy{.selection = selection, .hot_shape = shape.value(), .keeps_metadata = keeps_metadata};
+  if (auto fits = check_limits(limits, config, policy); !fits) return fits.error();
+  return std::make_shared<const SequencePolicy>(std::move(policy));
 }
 
 const char* words_for(model::IndexBasisOrigin origin) {
@@ -72,56 +132,42 @@ Result<std::string> algorithm_of(const ServerConfig& config, const model::ModelC
   return std::string(max_context > config.sparse_threshold ? "lowrank" : "dense");
 }
 
-MetadataGeometry expected_metadata(const std::string& algorithm, const ServerConfig& config,
-                                   const model::ModelConfig& model) {
-  const KvGeometry rows = model::kv_geometry_of(model, kv_dtype_of(config));
+Result<sparse::SelectionPolicy> expected_selection(const std::string& algorithm, const ServerConfig& config,
+                                                   const model::ModelConfig& model) {
+  sparse::SelectionPolicy policy{.algorithm = nullptr, .threshold = config.sparse_threshold, .budget = 0};
+  if (algorithm == "dense") return policy;
+  Made made = invalid_argument("--algorithm is not known", "--algorithm");
   if (algorithm == "dsa") {
-    const Made made = make_dsa_of(config, model);
-    return made.ok() ? made.value()->metadata() : MetadataGeometry{};
+    policy.threshold = model.indexer->top_k;  // as the model was trained
+    made = sparse::make_dsa({.top_k = model.indexer->top_k, .dim = model.indexer->dim, .dtype = kv_dtype_of(config)});
+  } else if (algorithm == "quest") {
+    made = make_quest_of(config, model);
+  } else if (algorithm == "streaming") {
+    made = sparse::make_streaming(config.sparse_block, config.sparse_window);
+  } else if (algorithm == "lowrank") {
+    auto shape = basis_shape(config, model);
+    if (!shape) return shape.error();
+    made = make_low_rank_of(config, std::make_shared<const sparse::IndexBasis>(std::move(shape).value()));
   }
-  if (algorithm == "quest") {
-    const Made made = make_quest_of(config, model);
-    return made.ok() ? made.value()->metadata() : MetadataGeometry{};
-  }
-  if (algorithm != "lowrank") return {};
-  const std::int64_t rank =
-      config.index_rank.value_or(sparse::default_index_rank(rows.key_dim, model.latent.has_value()));
-  return {.kind = MetadataGeometry::Kind::kLowRankKeys,
-          .kv_heads = rows.kv_heads,
-          .dim = rows.key_dim,
-          .rank = static_cast<std::int32_t>(rank),
-          .block_tokens = 1,
-          .dtype = rows.dtype};
+  if (!made) return made.error();
+  policy.algorithm = std::move(made).value();
+  return policy;
 }
 
 Result<SelectionSetup> set_up_selection(const std::string& algorithm, const ServerConfig& config,
                                         const model::Checkpoint& checkpoint,
                                         const model::CalibrateModel& calibrate_model,
                                         const model::Tokenizer* tokenizer) {
-  const model::ModelConfig& model = checkpoint.config();
-  SelectionSetup setup;
-  setup.policy.threshold = config.sparse_threshold;
-  setup.description = algorithm;
+  auto expected = expected_selection(algorithm, config, checkpoint.config());
+  if (!expected) return expected.error();
+  SelectionSetup setup{.policy = std::move(expected).value(), .description = algorithm};
   if (algorithm == "dense") return setup;
-  Made made = invalid_argument("--algorithm is not known", "--algorithm");
-  if (algorithm == "dsa") {
-    setup.policy.threshold = model.indexer->top_k;  // as the model was trained
-    made = make_dsa_of(config, model);
-  } else if (algorithm == "quest") {
-    made = make_quest_of(config, model);
-  } else if (algorithm == "streaming") {
-    made = sparse::make_streaming(config.sparse_block, config.sparse_window);
-  } else if (algorithm == "lowrank" && config.load_format == "dummy") {
-    const MetadataGeometry shape = expected_metadata(algorithm, config, model);
-    if (auto ok = sparse::check_index_rank(shape.rank, shape.dim, "--index-rank"); !ok) return ok.error();
-    const sparse::IndexBasis basis = sparse::random_index_basis(
-        {.layers = model.layers, .kv_heads = shape.kv_heads, .key_dim = shape.dim, .rank = shape.rank},
-        kDummyBasisSeed);
+  if (algorithm == "lowrank" && config.load_format == "dummy") {
+    const sparse::IndexBasis basis = sparse::random_index_basis(*setup.policy.algorithm->basis(), kDummyBasisSeed);
     setup.description = concat("lowrank (rank ", basis.rank, ", random)");
-    made = sparse::make_low_rank({.sink = config.sparse_sink,
-                                  .window = config.sparse_window,
-                                  .budget = config.sparse_budget,
-                                  .basis = std::make_shared<const sparse::IndexBasis>(basis)});
+    auto made = make_low_rank_of(config, std::make_shared<const sparse::IndexBasis>(basis));
+    if (!made) return made.error();
+    setup.policy.algorithm = std::move(made).value();
   } else if (algorithm == "lowrank") {
     auto found = model::find_or_calibrate(
         checkpoint, calibrate_model,
@@ -135,20 +181,36 @@ Result<SelectionSetup> set_up_selection(const std::string& algorithm, const Serv
       }
       log_warn(kNone, ": served with dense attention");
       setup.description = "dense";
+      setup.policy.algorithm = nullptr;
       return setup;
     }
     const model::FoundIndexBasis& basis = *found.value();
     setup.description = concat("lowrank (rank ", basis.basis->rank, ", ", words_for(basis.origin), ")");
-    made = sparse::make_low_rank({.sink = config.sparse_sink,
-                                  .window = config.sparse_window,
-                                  .budget = config.sparse_budget,
-                                  .basis = basis.basis});
+    auto made = make_low_rank_of(config, basis.basis);
+    if (!made) return made.error();
+    setup.policy.algorithm = std::move(made).value();
   }
-  if (!made) return made.error();
-  setup.policy.algorithm = std::move(made).value();
   setup.description += concat(", budget ", setup.policy.budget_blocks() * setup.policy.algorithm->block_tokens(),
                               " of more than ", setup.policy.threshold, " tokens");
   return setup;
+}
+
+Result<SelectionMenu> make_selection_menu(const ServerConfig& config, const sparse::SelectionPolicy& selection,
+                                          const EngineLimits& limits) {
+  if (selection.algorithm == nullptr) return SelectionMenu();
+  const bool keeps = selection.algorithm->metadata().kind != MetadataGeometry::Kind::kNone;
+  auto server = shared_policy(config, selection, keeps, limits);
+  if (!server) return server.error();
+  std::vector<SharedPolicy> others;
+  if (selection.algorithm->name() != "streaming") {
+    auto streaming = sparse::make_streaming(config.sparse_block, config.sparse_window);
+    if (!streaming) return streaming.error();
+    auto policy = shared_policy(
+        config, {.algorithm = std::move(streaming).value(), .threshold = config.sparse_threshold, .budget = 0}, false,
+        limits);
+    if (policy) others.push_back(std::move(policy).value());
+  }
+  return SelectionMenu(std::move(server).value(), std::move(others));
 }
 
 }  // namespace hotset::actors

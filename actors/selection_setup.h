@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "actors/engine_limits.h"
+#include "actors/selection_menu.h"
 #include "core/config.h"
 #include "core/kv_geometry.h"
 #include "core/result.h"
@@ -23,10 +25,18 @@ namespace hotset::actors {
 [[nodiscard]] Result<std::string> algorithm_of(const ServerConfig& config, const model::ModelConfig& model,
                                                std::int64_t max_context);
 
-// The metadata that `algorithm` will keep, as far as it is known before the weights are read (a basis beside the model
-// may have another rank): for the first check of sizes.
-[[nodiscard]] MetadataGeometry expected_metadata(const std::string& algorithm, const ServerConfig& config,
-                                                 const model::ModelConfig& model);
+// The policy that set_up_selection() will make, as far as it is known before the weights are read: a basis has no
+// directions yet, and one beside the model may have another rank. For the first check of options and sizes. Errors name
+// the option.
+[[nodiscard]] Result<sparse::SelectionPolicy> expected_selection(const std::string& algorithm,
+                                                                 const ServerConfig& config,
+                                                                 const model::ModelConfig& model);
+
+// What the server offers: `selection`, and StreamingLLM where its options and the device allow it: it keeps nothing, so
+// every server can offer it. kInvalidArgument names the option of `selection` that the limits refuse.
+[[nodiscard]] Result<SelectionMenu> make_selection_menu(const ServerConfig& config,
+                                                        const sparse::SelectionPolicy& selection,
+                                                        const EngineLimits& limits);
 
 struct SelectionSetup {
   sparse::SelectionPolicy policy;

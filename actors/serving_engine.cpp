@@ -43,6 +43,8 @@ class CpuEngine final : public ServingEngine {
     return config;
   }
 
+  EngineLimits limits() const override { return {}; }
+
   Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
                                const EngineRequest& request) const override {
     const auto memory = storage::usable_memory();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/engine_limits.h"
 #include "actors/pool_sizes.h"
 #include "core/config.h"
 #include "core/kv_geometry.h"
@@ -35,6 +36,7 @@ class ServingEngine {
 
   // `config` with everything that is left to the device (auto) decided. Errors name an option that this device refuses.
   [[nodiscard]] virtual Result<ServerConfig> settle(ServerConfig config) const = 0;
+  [[nodiscard]] virtual EngineLimits limits() const = 0;
   // Sizes if the model were loaded now: for the first check, before the weights are read.
   [[nodiscard]] virtual Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
                                                      const EngineRequest& request) const = 0;

@@ -77,42 +77,20 @@ Result<std::unique_ptr<model::Checkpoint>> open_model(const ServerConfig& config
   return std::make_unique<model::Checkpoint>(std::move(contents));
 }
 
-Result<std::int64_t> context_of(const ServerConfig& config, const model::ModelConfig& model) {
-  if (config.max_context == 0) return model.max_positions;
+Result<std::int64_t> context_of(const ServerConfig& config, const model::ModelConfig& model,
+                                const EngineLimits& limits) {
+  const std::int64_t context = config.max_context == 0 ? model.max_positions : config.max_context;
   if (config.max_context > model.max_positions) {
     return invalid_argument(concat("--max-context ", config.max_context, " is more than the model was made for (",
                                    model.max_positions, ")"),
                             "--max-context");
   }
-  return config.max_context;
-}
-
-Result<SharedPolicy> shared_policy(const ServerConfig& config, const sparse::SelectionPolicy& selection,
-                                   bool keeps_metadata) {
-  // --hot-buffer is the server's algorithm's; another one on the menu has its default.
-  const bool own = selection.algorithm->name() != "streaming" || config.algorithm == "streaming";
-  auto shape =
-      sparse::hot_buffer_shape_for(*selection.algorithm, config.hot_ring, own ? config.hot_buffer : std::nullopt);
-  if (!shape) return shape.error();
-  return SharedPolicy(std::make_shared<const SequencePolicy>(
-      SequencePolicy{.selection = selection, .hot_shape = shape.value(), .keeps_metadata = keeps_metadata}));
-}
-
-// The server's algorithm, and StreamingLLM where its options allow it: it keeps nothing, so every server can offer it.
-Result<SelectionMenu> menu_of(const ServerConfig& config, const sparse::SelectionPolicy& selection) {
-  if (selection.algorithm == nullptr) return SelectionMenu();
-  const bool keeps = selection.algorithm->metadata().kind != MetadataGeometry::Kind::kNone;
-  auto server = shared_policy(config, selection, keeps);
-  if (!server) return server.error();
-  std::vector<SharedPolicy> others;
-  if (selection.algorithm->name() != "streaming") {
-    auto streaming = sparse::make_streaming(config.sparse_block, config.sparse_window);
-    if (!streaming) return streaming.error();
-    auto policy = shared_policy(
-        config, {.algorithm = std::move(streaming).value(), .threshold = config.sparse_threshold, .budget = 0}, false);
-    if (policy) others.push_back(std::move(policy).value());
+  if (context > limits.context) {
+    return invalid_argument(
+        concat("a context of ", context, " tokens: this device takes at most ", limits.context, " (--max-context)"),
+        "--max-context");
   }
-  return SelectionMenu(std::move(server).value(), std::move(others));
+  return context;
 }
 
 std::string mib(std::int64_t bytes) { return concat(bytes >> 20, " MiB"); }
@@ -181,6 +159,12 @@ Result<std::shared_ptr<const model::Tokenizer>> fill_text(const ServerConfig& co
   return tokenizer;
 }
 
+KvLayout layout_of(const ServerConfig& config, const model::ModelConfig& model,
+                   const sparse::SelectionPolicy& selection) {
+  return model::kv_layout_of(model, kv_dtype_of(config),
+                             selection.algorithm ? selection.algorithm->metadata() : MetadataGeometry{});
+}
+
 // What the policies on the menu may need of an engine.
 EngineRequest engine_request(const KvLayout& layout, std::int64_t max_context, const SelectionMenu& menu) {
   EngineRequest request{.layout = layout, .max_context = max_context};
@@ -210,7 +194,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!settled) return settled.error();
   const ServerConfig& config = settled.value();
   const model::ModelConfig& model = checkpoint.value()->config();
-  const auto context = context_of(config, model);
+  const auto context = context_of(config, model, engine.value()->limits());
   if (!context) return context.error();
   const auto algorithm = algorithm_of(config, model, context.value());
   if (!algorithm) return algorithm.error();
@@ -226,10 +210,14 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!tokenizer) return tokenizer.error();
 
   // Before the weights are read, so that an impossible size is refused at once; the sizes hold what they leave.
-  const KvLayout expected =
-      model::kv_layout_of(model, kv_dtype_of(config), expected_metadata(algorithm.value(), config, model));
-  if (const auto early =
-          engine.value()->pool_sizes(config, model, engine_request(expected, context.value(), SelectionMenu()));
+  const EngineLimits limits = engine.value()->limits();
+  const auto expected = expected_selection(algorithm.value(), config, model);
+  if (!expected) return expected.error();
+  const auto expected_menu = make_selection_menu(config, expected.value(), limits);
+  if (!expected_menu) return expected_menu.error();
+  const KvLayout expected_layout = layout_of(config, model, expected.value());
+  if (const auto early = engine.value()->pool_sizes(
+          config, model, engine_request(expected_layout, context.value(), expected_menu.value()));
       !early) {
     return early.error();
   }
@@ -241,11 +229,10 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (policy.algorithm == nullptr && config.kv_mode == KvModeChoice::kHot) {
     log_warn("--kv-mode hot has no effect: with dense attention (--algorithm) no sequence can go hot");
   }
-  auto menu = menu_of(config, policy);
+  auto menu = make_selection_menu(config, policy, limits);
   if (!menu) return menu.error();
   parts.menu = std::move(menu).value();
-  parts.pools.layout = model::kv_layout_of(model, kv_dtype_of(config),
-                                           policy.algorithm ? policy.algorithm->metadata() : MetadataGeometry{});
+  parts.pools.layout = layout_of(config, model, policy);
   const EngineRequest request = engine_request(parts.pools.layout, context.value(), parts.menu);
   const auto sizes = engine.value()->pool_sizes(config, model, request);
   if (!sizes) return sizes.error();
