@@ -120,6 +120,7 @@ Result<std::unique_ptr<ServingEngine>> choose_engine(const ServerConfig& config)
   auto cuda = make_cuda_engine(config);
   if (cuda) return cuda;
   if (config.device == "cuda") return invalid_argument(concat("--device cuda: ", cuda.error().message), "--device");
+  log_info("--device auto takes the CPU: ", cuda.error().message);
   return make_cpu_engine(config);
 }
 

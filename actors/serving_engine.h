@@ -57,7 +57,7 @@ class ServingEngine {
 // kUnavailable in words where this build has no CUDA backend or this machine no GPU for it.
 [[nodiscard]] Result<std::unique_ptr<ServingEngine>> make_cuda_engine(const ServerConfig& config);
 
-// As --device says: auto takes a GPU where there is one.
+// As --device says. auto takes a GPU; where there is none that this build can use, the CPU, and a log line says why.
 [[nodiscard]] Result<std::unique_ptr<ServingEngine>> choose_engine(const ServerConfig& config);
 
 }  // namespace hotset::actors

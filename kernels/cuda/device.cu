@@ -83,16 +83,26 @@ Result<DeviceInfo> find_gpu() {
     (void)cudaGetLastError();
     return Error{ErrorCode::kUnavailable, concat("CUDA finds no GPU here (", cudaGetErrorString(status), ")"), {}};
   }
-  if (properties.major < 8) {
-    return Error{ErrorCode::kUnavailable,
-                 concat("the GPU (", properties.name, ") has compute capability ", properties.major, ".",
-                        properties.minor, "; 8.0 is needed"),
-                 {}};
+  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};  // nvcc's: what this file is compiled for
+  return check_has_code({.name = properties.name,
+                         .capability_major = properties.major,
+                         .capability_minor = properties.minor,
+                         .total_bytes = static_cast<std::int64_t>(properties.totalGlobalMem)},
+                        kArchitectures);
+}
+
+Result<DeviceInfo> check_has_code(DeviceInfo gpu, std::span<const int> architectures) {
+  std::string built;
+  for (const int architecture : architectures) {
+    const int major = architecture / 100;
+    const int minor = architecture % 100 / 10;
+    if (gpu.capability_major == major && gpu.capability_minor >= minor) return gpu;
+    built += concat(built.empty() ? "" : " and ", major, ".", minor);
   }
-  return DeviceInfo{.name = properties.name,
-                    .capability_major = properties.major,
-                    .capability_minor = properties.minor,
-                    .total_bytes = static_cast<std::int64_t>(properties.totalGlobalMem)};
+  return Error{ErrorCode::kUnavailable,
+               concat("the GPU (", gpu.name, ") has compute capability ", gpu.capability_major, ".",
+                      gpu.capability_minor, ", and this build has code for ", built),
+               {}};
 }
 
 std::int64_t free_device_bytes() {

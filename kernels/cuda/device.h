@@ -27,8 +27,11 @@ struct DeviceInfo {
 };
 
 // The first GPU that CUDA shows to this process. kUnavailable in words when there is none that can be used: no driver,
-// no device, or compute capability below 8.0. Never throws.
+// no device, or a compute capability that this build has no code for. Never throws.
 [[nodiscard]] Result<DeviceInfo> find_gpu();
+// `gpu`, or kUnavailable in words where code for `architectures` (800: 8.0) does not run on it: code of one major
+// number runs on the minor numbers from its own on; kernels are built without PTX, so it runs on no other.
+[[nodiscard]] Result<DeviceInfo> check_has_code(DeviceInfo gpu, std::span<const int> architectures);
 [[nodiscard]] std::int64_t free_device_bytes();
 
 // Memory of the GPU, zeroed, from larger pieces: many small allocations cost little. The first piece is small, the next
