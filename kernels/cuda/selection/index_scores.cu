@@ -7,6 +7,7 @@
 #include "core/half.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/index_scores.h"
+#include "kernels/cuda/selection/index_scores_bf16.h"
 #include "kernels/cuda/selection/index_scores_fp8.h"
 #include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/row_batches.h"
@@ -87,6 +88,10 @@ void launch_index_scores(const IndexScoresDeviceParams& params, Stream stream) {
     }
     if (!params.plain && limits.hopper && index_scores_fp8_fits(batch)) {
       launch_index_scores_fp8(batch, stream);
+      return;
+    }
+    if (!params.plain && limits.hopper && index_scores_bf16_fits(batch)) {
+      launch_index_scores_bf16(batch, stream);
       return;
     }
     const std::int64_t most = ceil_div(rows.rows * pages_for_tokens(rows.max_length), 2);  // two pages feed a block

@@ -1,11 +1,17 @@
 // Lightning indexer scores on the device: IndexScoresParams of kernels/backend.h over paged index keys.
 //
 // - FP8 keys of 128 channels and 32 or 64 heads on Hopper: tensor cores. Keys become float16 exactly; queries are
-//   rounded to float16 after each head was scaled by a power of two, so that every q is off by at most 2^-12 of itself
-//   (or 2^-40 of its head's largest), and a score by at most 2^-12 * sum over heads of |weight| sum over channels of
-//   |q key|, plus float32 rounding. A score depends on its own token and query only.
+//   rounded to float16 after each head was scaled by a power of two, so that every q is off by at most 2^-11 of itself
+//   (or 2^-39 of its head's largest), and a score by at most 2^-11 * sum over heads of |weight| sum over channels of
+//   |q key|, plus float32 rounding.
+// - bf16 keys of such shapes: tensor cores too. A query is the sum of two bf16 numbers, off by at most 2^-15 of itself
+//   (or 2^-126); a score by at most 2^-14 * the same sum: 2^-15 of it from the queries, the rest from float32 sums, in
+//   which tensor cores truncate. With one bf16 number it would be 2^-8; the second one's products cost no time, because
+//   bytes take longer than both. (DeepSeek's own indexer rounds queries to e4m3, 2^-4.) An infinite key or query may
+//   give NaN where the CPU has an infinity, to its own token or row.
 // - Everything else: the plain form, equal to the CPU's scores bit for bit (but for the sign of zero).
-// A NaN key, query or weight gives NaN scores, of that token or row.
+// In every form a score depends on its own token and query only. A NaN key, query or weight gives NaN scores, of that
+// token or row.
 #pragma once
 
 #include <cstdint>
