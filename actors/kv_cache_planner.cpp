@@ -18,14 +18,47 @@ KvOp make_op(KvOp::Kind kind) {
   return {.kind = kind, .host_pages = {}, .device_pages = {}, .metadata_pages = {}, .shape = {}};
 }
 
+template <class Id>
+std::vector<Id> joined(const std::vector<std::vector<Id>>& lists) {
+  std::vector<Id> out;
+  for (const std::vector<Id>& list : lists) out.insert(out.end(), list.begin(), list.end());
+  return out;
+}
+
+// From the last to the first: the pool then gives long runs again.
+template <class Id>
+void give_back_all(storage::PagePool<Id>& pool, std::vector<Id>& pages) {
+  for (; !pages.empty(); pages.pop_back()) pool.give_back(pages.back());
+}
+template <class Id>
+void give_back_all(storage::PagePool<Id>& pool, std::vector<std::vector<Id>>& lists) {
+  for (; !lists.empty(); lists.pop_back()) give_back_all(pool, lists.back());
+}
+
+// `pages` more for all lists together, out of the pool's reservation. Appended to `taken` as [list][page]. Lists that
+// will not grow lie side by side, so that they leave extents free for those that do.
+template <class Id>
+void take_pages(storage::PagePool<Id>& pool, std::int64_t pages, bool will_grow, std::vector<std::vector<Id>>& lists,
+                std::vector<Id>& taken) {
+  std::optional<Id> after;
+  for (std::vector<Id>& list : lists) {
+    if (will_grow) after = list.empty() ? std::nullopt : std::optional(list.back());
+    for (std::int64_t i = pages / static_cast<std::int64_t>(lists.size()); i > 0; --i) {
+      after = pool.take(after);
+      list.push_back(*after);
+      taken.push_back(*after);
+    }
+  }
+}
+
 }  // namespace
 
 KvCachePlanner::KvCachePlanner(const KvPlannerConfig& config)
     : config_(config),
       needs_(config),
-      device_(config.device_pages),
-      metadata_(config.metadata_pages),
-      host_(config.host_pages, storage::host_extent_pages(config.layout.rows)) {}
+      device_(config.device_pages, storage::extent_pages_of(config.layout.rows.page_bytes())),
+      metadata_(config.metadata_pages, storage::extent_pages_of(config.layout.metadata.page_bytes())),
+      host_(config.host_pages, storage::extent_pages_of(config.layout.rows.page_bytes())) {}
 
 // Admission and resuming.
 
@@ -293,11 +326,11 @@ void KvCachePlanner::promote_one() {
   if (whole + lack + watermark().rows + margin > device_.available()) return;
   KvOp enter = make_op(KvOp::Kind::kEnterResident);
   give_back_rows(*oldest);
+  oldest->mode = KvMode::kResident;
   take_rows(*oldest, needs_.resident(oldest->demand, oldest->rows).rows, enter.device_pages);
-  enter.metadata_pages = oldest->metadata_pages;
+  enter.metadata_pages = joined(oldest->metadata_pages);
   for (PageState& state : oldest->states)
     if (state == PageState::kHost) storage::advance(state, PageState::kDeviceAndHost);
-  oldest->mode = KvMode::kResident;
   oldest->enters_hot = false;
   pending_.push_back({.id = oldest->demand.id, .ops = {make_op(KvOp::Kind::kPark), std::move(enter)}});
   ++counted_.promoted;
@@ -310,11 +343,11 @@ void KvCachePlanner::promote_one() {
 void KvCachePlanner::to_hot(Sequence& sequence, KvOp& op) {
   give_back_rows(sequence);
   device_.unreserve(static_cast<std::int32_t>(std::exchange(sequence.reserved.rows, 0)));
+  sequence.mode = KvMode::kHot;
   take_rows(sequence, needs_.hot(sequence.demand, 0).rows, op.device_pages);
   op.shape = sequence.demand.hot_shape;
   for (PageState& state : sequence.states)
     if (state == PageState::kDeviceAndHost) storage::advance(state, PageState::kHost);
-  sequence.mode = KvMode::kHot;
   ++counted_.entered_hot;
 }
 
@@ -362,12 +395,12 @@ void KvCachePlanner::enter_from_host(Sequence& sequence, std::vector<KvOp>& ops)
 void KvCachePlanner::grow(Sequence& sequence, std::vector<KvOp>& ops) {
   if (sequence.mode == KvMode::kParked) return;
   const DevicePages need = needs_.resident(sequence.demand, sequence.step_end);
-  const std::int64_t rows = need.rows - static_cast<std::int64_t>(sequence.device_pages.size());
+  const std::int64_t rows = need.rows - count(sequence.device_pages);
   if (sequence.mode == KvMode::kResident && rows > 0) {
     ops.push_back(make_op(KvOp::Kind::kAddDevicePages));
     take_rows(sequence, rows, ops.back().device_pages);
   }
-  const std::int64_t metadata = need.metadata - static_cast<std::int64_t>(sequence.metadata_pages.size());
+  const std::int64_t metadata = need.metadata - count(sequence.metadata_pages);
   if (metadata > 0) {
     ops.push_back(make_op(KvOp::Kind::kAddMetadataPages));
     take_metadata(sequence, metadata, ops.back().metadata_pages);
@@ -392,8 +425,7 @@ void KvCachePlanner::finish_pages(Sequence& sequence) {
 
 void KvCachePlanner::leave_device(Sequence& sequence) {
   give_back_rows(sequence);
-  for (const MetadataPageId page : sequence.metadata_pages) metadata_.give_back(page);
-  sequence.metadata_pages.clear();
+  give_back_all(metadata_, sequence.metadata_pages);
   for (PageState& state : sequence.states)
     if (state == PageState::kDeviceAndHost) storage::advance(state, PageState::kHost);
 }
@@ -411,30 +443,23 @@ void KvCachePlanner::drop_reservation(Sequence& sequence) {
   sequence.reserved = {};
 }
 
-void KvCachePlanner::take_rows(Sequence& sequence, std::int64_t count, std::vector<PageId>& pages) {
-  const std::int64_t more = count - std::min(count, sequence.reserved.rows);
+void KvCachePlanner::take_rows(Sequence& sequence, std::int64_t pages, std::vector<PageId>& taken) {
+  const std::int64_t more = pages - std::min(pages, sequence.reserved.rows);
   HS_CHECK(device_.try_reserve(static_cast<std::int32_t>(more)), "room for the rows of a step was made");
-  sequence.reserved.rows -= count - more;
-  for (std::int64_t i = 0; i < count; ++i) {
-    pages.push_back(device_.take());
-    sequence.device_pages.push_back(pages.back());
-  }
+  sequence.reserved.rows -= pages - more;
+  sequence.device_pages.resize(static_cast<std::size_t>(config_.layout.rows.layers));
+  take_pages(device_, pages, sequence.mode != KvMode::kHot, sequence.device_pages, taken);
 }
 
-void KvCachePlanner::take_metadata(Sequence& sequence, std::int64_t count, std::vector<MetadataPageId>& pages) {
-  const std::int64_t more = count - std::min(count, sequence.reserved.metadata);
+void KvCachePlanner::take_metadata(Sequence& sequence, std::int64_t pages, std::vector<MetadataPageId>& taken) {
+  const std::int64_t more = pages - std::min(pages, sequence.reserved.metadata);
   HS_CHECK(metadata_.try_reserve(static_cast<std::int32_t>(more)), "room for the metadata of a step was made");
-  sequence.reserved.metadata -= count - more;
-  for (std::int64_t i = 0; i < count; ++i) {
-    pages.push_back(metadata_.take());
-    sequence.metadata_pages.push_back(pages.back());
-  }
+  sequence.reserved.metadata -= pages - more;
+  sequence.metadata_pages.resize(static_cast<std::size_t>(config_.layout.metadata_layers));
+  take_pages(metadata_, pages, true, sequence.metadata_pages, taken);
 }
 
-void KvCachePlanner::give_back_rows(Sequence& sequence) {
-  for (const PageId page : sequence.device_pages) device_.give_back(page);
-  sequence.device_pages.clear();
-}
+void KvCachePlanner::give_back_rows(Sequence& sequence) { give_back_all(device_, sequence.device_pages); }
 
 KvMode KvCachePlanner::mode(SequenceId id) const {
   const auto found = sequences_.find(id);
@@ -451,7 +476,7 @@ void KvCachePlanner::release(SequenceId id) {
   leave_device(sequence);
   drop_reservation(sequence);
   for (PageState& state : sequence.states) storage::advance(state, PageState::kFree);
-  for (const HostPage page : sequence.host_pages) host_.give_back(page);
+  give_back_all(host_, sequence.host_pages);
   host_.unreserve(sequence.host_reserved);
   sequences_.erase(found);
 }

@@ -98,6 +98,14 @@ class KvCachePlanner {
   [[nodiscard]] KvCounters counters() const;
 
  private:
+  // [layer][page] of one kind that a sequence has on the device. A layer's pages follow each other where the pool has
+  // room, so that what moves at once moves in long pieces.
+  template <class Id>
+  using PageLists = std::vector<std::vector<Id>>;
+  template <class Id>
+  [[nodiscard]] static std::int64_t count(const PageLists<Id>& lists) {
+    return lists.empty() ? 0 : static_cast<std::int64_t>(lists.size() * lists.front().size());
+  }
   struct Sequence {
     KvDemand demand;
     std::uint64_t order = 0;  // of admission
@@ -111,13 +119,12 @@ class KvCachePlanner {
     DevicePages reserved;       // kept back, not yet taken
     std::int32_t host_reserved = 0;
     std::vector<HostPage> host_pages;
-    std::vector<PageId> device_pages;
-    std::vector<MetadataPageId> metadata_pages;
+    PageLists<PageId> device_pages;
+    PageLists<MetadataPageId> metadata_pages;
     std::vector<storage::PageState> states;  // [page], as they are once the stream has run every plan
 
     [[nodiscard]] DevicePages held() const {
-      return {.rows = static_cast<std::int64_t>(device_pages.size()) + reserved.rows,
-              .metadata = static_cast<std::int64_t>(metadata_pages.size()) + reserved.metadata};
+      return {.rows = count(device_pages) + reserved.rows, .metadata = count(metadata_pages) + reserved.metadata};
     }
     [[nodiscard]] bool in_prompt() const { return rows < demand.prompt_tokens; }
   };
@@ -159,8 +166,8 @@ class KvCachePlanner {
 
   void keep_back(Sequence& sequence, const DevicePages& pages);
   void drop_reservation(Sequence& sequence);
-  void take_rows(Sequence& sequence, std::int64_t count, std::vector<PageId>& pages);
-  void take_metadata(Sequence& sequence, std::int64_t count, std::vector<MetadataPageId>& pages);
+  void take_rows(Sequence& sequence, std::int64_t pages, std::vector<PageId>& taken);
+  void take_metadata(Sequence& sequence, std::int64_t pages, std::vector<MetadataPageId>& taken);
   void give_back_rows(Sequence& sequence);
 
   KvPlannerConfig config_;

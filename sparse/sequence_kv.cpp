@@ -3,11 +3,23 @@
 #include "core/check.h"
 
 namespace hotset::sparse {
+namespace {
+
+// [layers][pages]: each layer's list grows by its own.
+template <class Id>
+void append_pages(std::vector<std::vector<Id>>& lists, std::size_t layers, const std::vector<Id>& pages) {
+  const auto each = static_cast<std::ptrdiff_t>(pages.size() / layers);
+  auto from = pages.begin();
+  for (std::size_t layer = 0; layer < layers; ++layer, from += each)
+    lists[layer].insert(lists[layer].end(), from, from + each);
+}
+
+}  // namespace
 
 void append_device_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& op) {
   const auto layers = static_cast<std::size_t>(layout.rows.layers);
   HS_CHECK(op.device_pages.size() % layers == 0, "device pages come for all layers");
-  for (std::size_t i = 0; i < op.device_pages.size(); ++i) kv.device_pages[i % layers].push_back(op.device_pages[i]);
+  append_pages(kv.device_pages, layers, op.device_pages);
 }
 
 void append_metadata_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& op) {
@@ -15,8 +27,7 @@ void append_metadata_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& o
   if (op.metadata_pages.empty()) return;
   HS_CHECK(kv.keeps_metadata && layers > 0 && op.metadata_pages.size() % layers == 0,
            "metadata pages come for all layers that keep some");
-  for (std::size_t i = 0; i < op.metadata_pages.size(); ++i)
-    kv.metadata_pages[i % layers].push_back(op.metadata_pages[i]);
+  append_pages(kv.metadata_pages, layers, op.metadata_pages);
 }
 
 void add_pages(SequenceKv& kv, const KvLayout& layout, const KvOp& op) {

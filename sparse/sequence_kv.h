@@ -23,9 +23,9 @@ enum class KvMode : std::uint8_t {
 struct KvOp {
   enum class Kind : std::uint8_t {
     kAddHostPages,      // host_pages are appended
-    kAddDevicePages,    // resident only: device_pages [pages][layers] are appended
-    kAddMetadataPages,  // resident and hot: metadata_pages [pages][metadata layers] are appended
-    kEnterResident,     // from parked: device_pages [pages][layers] and metadata_pages cover the rows so far, which are
+    kAddDevicePages,    // resident only: device_pages [layers][pages] are appended
+    kAddMetadataPages,  // resident and hot: metadata_pages [metadata layers][pages] are appended
+    kEnterResident,     // from parked: device_pages [layers][pages] and metadata_pages cover the rows so far, which are
                         // loaded from the host
     kEnterHot,  // from parked or resident: device_pages [layers][buffer pages + ring pages] (see HotPages). From
                 // parked, metadata_pages cover the rows so far; from resident the sequence keeps its own. Rows that are

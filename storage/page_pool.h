@@ -14,21 +14,23 @@
 
 namespace hotset::storage {
 
-// Pages of an extent of the host pool: a power of two whose rows of one layer are 2 MiB or more. Reads of a device that
-// stay inside few such ranges run at the bus's speed, and large copies find long contiguous pieces.
-[[nodiscard]] constexpr std::int32_t host_extent_pages(const KvGeometry& geometry) {
+// Pages of an extent: a power of two whose bytes are 2 MiB or more. Large copies find contiguous pieces of that size on
+// both tiers, and a device's reads of the host pool, which run at the bus's speed inside few such ranges, find those.
+[[nodiscard]] constexpr std::int32_t extent_pages_of(std::int64_t page_bytes) {
   constexpr std::int64_t kExtentBytes = std::int64_t{2} << 20;
-  return static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint64_t>(
-      std::max<std::int64_t>(1, ceil_div(kExtentBytes, std::max<std::int64_t>(1, geometry.page_bytes()))))));
+  return static_cast<std::int32_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(ceil_div(kExtentBytes, std::max<std::int64_t>(1, page_bytes)))));
 }
 
 // A sequence reserves everything that it may ever need when it is admitted and takes pages from its reservation as it
 // grows, so take() cannot fail: that is how the pools never overcommit and never deadlock.
 //
-// Pages come in extents of `extent_pages`, aligned. A sequence's pages follow each other inside an extent, and it goes
-// on in a free extent; where none is free, in the emptiest one, half way between its own and somebody else's next page.
-// So an extent is nobody's: whatever is free can be taken. What is taken depends on the calls alone. A page costs a few
-// steps, the first one of a run up to extent_pages.
+// Pages come in extents of `extent_pages`, aligned. The pages of a list (a sequence's on the host, those of one of its
+// layers on the device) follow each other inside an extent, and it goes on in a free extent, the next one if it can;
+// where none is free, in the emptiest one, half way between its own and somebody else's next page. So an extent is
+// nobody's: whatever is free can be taken. What is taken depends on the calls alone. A page costs a few steps, the
+// first one of a run up to extent_pages. Given back from the last page to the first, a list leaves free extents in
+// order.
 template <class Id>
 class PagePool {
  public:
@@ -61,11 +63,10 @@ class PagePool {
     HS_CHECK(pages >= 0 && pages <= reserved_, "more unreserved than reserved");
     reserved_ -= pages;
   }
-  // Takes one page out of an earlier reservation. `after`: the sequence's last page, which the new one follows if it
-  // can.
+  // Takes one page out of an earlier reservation. `after`: the list's last page, which the new one follows if it can.
   [[nodiscard]] Id take(std::optional<Id> after = std::nullopt) {
     HS_CHECK(reserved_ > 0 && free_ > 0, "take() without a reservation");
-    const bool follows = after && follower_is_free(static_cast<std::int32_t>(after->value()));
+    const bool follows = after && may_follow(static_cast<std::int32_t>(after->value()) + 1);
     const std::int32_t page = follows ? static_cast<std::int32_t>(after->value()) + 1 : begin_of_run();
     --reserved_;
     --free_;
@@ -92,8 +93,11 @@ class PagePool {
   [[nodiscard]] std::int32_t end_of(std::int32_t extent) const {
     return std::min(total_ - begin_of(extent), extent_pages_) + begin_of(extent);
   }
-  [[nodiscard]] bool follower_is_free(std::int32_t page) const {
-    return page + 1 < total_ && (page + 1) % extent_pages_ != 0 && !taken_[index(page + 1)];
+  // A free page; the first one of an extent only where nobody has any of it.
+  [[nodiscard]] bool may_follow(std::int32_t page) const {
+    if (page >= total_ || taken_[index(page)]) return false;
+    const std::int32_t extent = page / extent_pages_;
+    return page != begin_of(extent) || extents_[index(extent)].free == end_of(extent) - page;
   }
 
   // In the extent with most free pages: the begin of its longest free run, or the middle where a page before the run is

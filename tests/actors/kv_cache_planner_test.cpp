@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -426,6 +428,146 @@ TEST(KvCachePlannerDeathTest, OurBugsAreCaught) {
   EXPECT_DEATH(plan(11, true), "in the prompt");
   EXPECT_DEATH(plan(1, false), "behind it");
   EXPECT_DEATH(plan(17, true), "inside its reservation");
+}
+
+// Where the rows of resident sequences lie, in a pool of the size of a GPU's: 32 layers, pages of 256 KiB.
+class Pieces : public ::testing::Test {
+ protected:
+  static constexpr std::int32_t kManyLayers = 32;
+  static constexpr std::int64_t kPiece = 4;  // pages of 1 MiB, which a copy engine takes
+  struct Lists {
+    std::vector<HostPage> host;
+    std::vector<std::vector<PageId>> device;
+  };
+
+  static KvPlannerConfig config_of(std::int32_t device_tokens) {
+    constexpr KvGeometry kRows{
+        .layers = kManyLayers, .kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = KvDType::kBF16};
+    return {.layout = KvLayout::uniform(kRows, MetadataGeometry{}),
+            .device_pages = device_tokens / 64 * kManyLayers,
+            .metadata_pages = 0,
+            .host_pages = 8192,
+            .mode = KvModeChoice::kAuto};
+  }
+
+  void step(const std::vector<std::uint64_t>& ids) {
+    const KvStepPlan plan = bed.step(ids);
+    for (const KvTransition& transition : plan.transitions) apply(transition.id.value(), transition.ops);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (plan.ops[i]) apply(ids[i], *plan.ops[i]);
+  }
+  void release(std::uint64_t id) {
+    bed.release(id);
+    lists.erase(id);
+  }
+
+  // Share of a sequence's rows that lie together on both sides in pieces of at least kPiece pages.
+  [[nodiscard]] double in_pieces(std::uint64_t id) const {
+    const Lists& one = lists.at(id);
+    std::int64_t in = 0, all = 0;
+    for (const std::vector<PageId>& pages : one.device) {
+      std::size_t begin = 0;
+      for (std::size_t i = 1; i <= pages.size(); ++i) {
+        if (i < pages.size() && pages[i].value() == pages[i - 1].value() + 1 &&
+            one.host[i].value() == one.host[i - 1].value() + 1)
+          continue;
+        const auto length = static_cast<std::int64_t>(i - begin);
+        in += length >= kPiece ? length : 0;
+        all += length;
+        begin = i;
+      }
+    }
+    return static_cast<double>(in) / static_cast<double>(all);
+  }
+
+  Bed bed{config_of(64 * 1024)};
+  std::map<std::uint64_t, Lists> lists;
+
+ private:
+  void apply(std::uint64_t id, const std::vector<KvOp>& ops) {
+    Lists& one = lists[id];
+    for (const KvOp& op : ops) {
+      one.host.insert(one.host.end(), op.host_pages.begin(), op.host_pages.end());
+      if (op.kind != Kind::kAddDevicePages && op.kind != Kind::kAddHostPages) one.device.clear();
+      if (op.kind == Kind::kEnterHot) continue;
+      one.device.resize(kManyLayers);
+      const auto each = static_cast<std::ptrdiff_t>(op.device_pages.size() / kManyLayers);
+      for (std::ptrdiff_t layer = 0; layer < kManyLayers; ++layer) {
+        const auto from = op.device_pages.begin() + layer * each;
+        auto& list = one.device[static_cast<std::size_t>(layer)];
+        list.insert(list.end(), from, from + each);
+      }
+    }
+  }
+};
+
+TEST_F(Pieces, AChunkIsOnePieceOfALayer) {
+  bed.grant(dense(1, 4096, 4096));
+  step({1});
+  for (const std::vector<PageId>& pages : lists.at(1).device) {
+    ASSERT_EQ(pages.size(), 64U);
+    for (std::size_t i = 1; i < pages.size(); ++i) ASSERT_EQ(pages[i].value(), pages[i - 1].value() + 1);
+  }
+  // What is written token by token goes on there, beside somebody else who does.
+  bed.grant(dense(2, 4096, 4096));
+  step({2});
+  for (int i = 0; i < 1024; ++i) step({1, 2});
+  EXPECT_EQ(in_pieces(1), 1.0);
+  EXPECT_EQ(in_pieces(2), 1.0);
+}
+
+// Requests of many lengths come and go, grow together, are parked and come back, in a pool that is mostly full.
+TEST_F(Pieces, MostRowsLieInThemAfterManyRequests) {
+  constexpr std::uint32_t kSeed = 20'261'130;
+  std::mt19937 random(kSeed);
+  std::vector<std::uint64_t> running;
+  std::uint64_t next = 1;
+  double share = 0;
+  std::int64_t measured = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::int64_t prompt = 64 + static_cast<std::int64_t>(random() % 12'000);
+    const Result<Admission> answer = bed.planner.acquire(dense(next, prompt, 2000));
+    ASSERT_TRUE(answer.ok());
+    if (answer.value() == Admission::kGranted) {
+      bed.demands[SequenceId{next}] = dense(next, prompt, 2000);
+      running.push_back(next++);
+    }
+    for (int i = 0; i < 40; ++i) {
+      step(running);
+      std::erase_if(running, [&](std::uint64_t id) {  // past its output, or parked
+        if (bed.lengths[SequenceId{id}] < bed.demands.at(SequenceId{id}).prompt_tokens + 1900 &&
+            bed.mode(id) == KvMode::kResident)
+          return false;
+        release(id);
+        return true;
+      });
+    }
+    if (running.size() > 1 && random() % 2 == 0) {
+      const std::size_t at = random() % running.size();
+      share += in_pieces(running[at]);
+      ++measured;
+      release(running[at]);
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+  ASSERT_GT(measured, 50);
+  std::printf("%.1f %% of the rows lie in pieces of 1 MiB or more\n", 100 * share / static_cast<double>(measured));
+  EXPECT_GT(share / static_cast<double>(measured), 0.7);
+}
+
+TEST_F(Pieces, WhatComesBackDoesToo) {
+  // Two that fill the pool: the younger one is parked, and resumed when the older one ends.
+  bed.grant(dense(1, 30'000, 6000));
+  bed.grant(dense(2, 30'000, 6000));
+  step({1});
+  step({2});
+  while (bed.mode(2) == KvMode::kResident) step({1, 2});
+  ASSERT_EQ(bed.mode(2), KvMode::kParked);
+  release(1);
+  bed.grant(Bed::resume(2));
+  step({2});
+  ASSERT_EQ(bed.mode(2), KvMode::kResident);
+  EXPECT_GT(in_pieces(2), 0.99);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Rows and metadata of a sequence on their way between a GPU's pool and the host's, through every mode. Pages are large
-// enough for copies of their own; some lie together, others don't.
+// enough for copies of their own; some lie together, others don't; then as the planner gives them.
 #include "sparse/device_kv.h"
 
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "actors/kv_cache_planner.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/mapped_pool.h"
 #include "tests/seed.h"
@@ -24,7 +25,7 @@ namespace cuda = kernels::cuda;
 constexpr std::int32_t kLayers = 2;
 constexpr std::int32_t kHostPages = 40;
 constexpr std::int32_t kDevicePages = 64;
-constexpr std::int32_t kMetadataPages = 40;
+constexpr std::int32_t kMetadataPages = 64;
 constexpr std::int64_t kTokens = 11 * kPageTokens + 30;
 constexpr std::int64_t kSequencePages = 12;
 constexpr HotBufferShape kHot{.hot_blocks = 64, .block_tokens = 1, .ring_recent = 200, .ring_tokens = 264};
@@ -149,11 +150,10 @@ class DeviceKvMoves : public ::testing::Test {
     kv_->end_step();
     kv_->synchronize();
   }
-  // [pages][layers] of two tables.
-  static std::vector<std::int32_t> by_page(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
-    std::vector<std::int32_t> out;
-    for (std::size_t i = 0; i < a.size(); ++i) out.insert(out.end(), {a[i], b[i]});
-    return out;
+  // [layers][pages] of two tables.
+  static std::vector<std::int32_t> both(std::vector<std::int32_t> a, const std::vector<std::int32_t>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
   }
 
   std::mt19937_64 random_{test_seed()};
@@ -174,12 +174,12 @@ TEST_F(DeviceKvMoves, ThroughEveryMode) {
   const std::vector<std::int32_t> second = {50, 20, 21, 22, 23, 24, 25, 26, 5, 60, 61, 62};
   apply({.kind = KvOp::Kind::kAddHostPages, .host_pages = ids<HostPage>(host)});
   apply({.kind = KvOp::Kind::kEnterResident});
-  apply({.kind = KvOp::Kind::kAddDevicePages, .device_pages = ids<PageId>(by_page(first, second))});
+  apply({.kind = KvOp::Kind::kAddDevicePages, .device_pages = ids<PageId>(both(first, second))});
   std::vector<std::int32_t> numbers(kSequencePages);
   std::iota(numbers.begin(), numbers.end(), 1);
   std::vector<std::int32_t> others(kSequencePages);
   std::iota(others.rbegin(), others.rend(), 20);
-  apply({.kind = KvOp::Kind::kAddMetadataPages, .metadata_pages = ids<MetadataPageId>(by_page(numbers, others))});
+  apply({.kind = KvOp::Kind::kAddMetadataPages, .metadata_pages = ids<MetadataPageId>(both(numbers, others))});
 
   // Finished pages go to the host by themselves, the last one when the sequence is parked.
   kv_->begin_step();
@@ -208,8 +208,8 @@ TEST_F(DeviceKvMoves, ThroughEveryMode) {
   fill_device();
   const std::vector<std::int32_t> back = {30, 31, 32, 33, 34, 7, 8, 9, 6, 1, 2, 3};
   apply({.kind = KvOp::Kind::kEnterResident,
-         .device_pages = ids<PageId>(by_page(back, second)),
-         .metadata_pages = ids<MetadataPageId>(by_page(others, numbers))});
+         .device_pages = ids<PageId>(both(back, second)),
+         .metadata_pages = ids<MetadataPageId>(both(others, numbers))});
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     const auto at = static_cast<std::size_t>(layer);
     ASSERT_TRUE(rows_on_device(layer, 0, kTokens) == rows[at]) << "layer " << layer;
@@ -268,6 +268,86 @@ TEST_F(DeviceKvMoves, RowsOfAParkedSequence) {
             << "row " << position;
       }
     }
+  }
+}
+
+// Pages of the sequence's layer `layer` that lie together on both sides: the longest piece.
+std::int64_t longest_piece(const SequenceKv& kv, std::size_t layer) {
+  const std::vector<PageId>& pages = kv.device_pages[layer];
+  std::int64_t longest = 1, length = 1;
+  for (std::size_t i = 1; i < pages.size(); ++i) {
+    const bool together =
+        pages[i].value() == pages[i - 1].value() + 1 && kv.host_pages[i].value() == kv.host_pages[i - 1].value() + 1;
+    length = together ? length + 1 : 1;
+    longest = std::max(longest, length);
+  }
+  return longest;
+}
+
+// Two requests fill the pool: the younger one is parked while the older one grows, and comes back into other pages.
+TEST_F(DeviceKvMoves, PagesOfThePlanner) {
+  actors::KvCachePlanner planner({.layout = layout(),
+                                  .device_pages = kDevicePages,
+                                  .metadata_pages = kMetadataPages,
+                                  .host_pages = kHostPages,
+                                  .mode = KvModeChoice::kAuto});
+  SequenceKv older;
+  older.id = SequenceId{1};
+  older.keeps_metadata = true;
+  sequence_.id = SequenceId{2};
+  const auto of = [&](SequenceId id) -> SequenceKv& { return id == older.id ? older : sequence_; };
+  const auto admit = [&](SequenceId id, std::int64_t output, bool resume) {
+    const auto answer = planner.acquire({.id = id,
+                                         .prompt_tokens = kTokens,
+                                         .max_new_tokens = output,
+                                         .keeps_metadata = true,
+                                         .hot_shape = {},
+                                         .resume = resume});
+    ASSERT_TRUE(answer.ok() && answer.value() == actors::Admission::kGranted);
+  };
+  const auto step = [&](actors::KvRows rows) {
+    const actors::KvStepPlan plan = planner.plan_step({&rows, 1});
+    kv_->begin_step();
+    for (const actors::KvTransition& transition : plan.transitions)
+      for (const KvOp& op : transition.ops) kv_->apply(of(transition.id), op, traffic_);
+    ASSERT_TRUE(plan.ops[0].has_value());
+    for (const KvOp& op : *plan.ops[0]) kv_->apply(of(rows.id), op, traffic_);
+    kv_->commit_rows(of(rows.id), rows.rows, traffic_);
+    kv_->end_step();
+    kv_->synchronize();
+  };
+  constexpr std::int64_t kOneMiB = 4;  // pages
+  for (const std::uint64_t id : {1, 2}) {
+    ASSERT_NO_FATAL_FAILURE(admit(SequenceId{id}, id == 1 ? 600 : 300, false));
+    ASSERT_NO_FATAL_FAILURE(step({.id = SequenceId{id}, .rows = kTokens, .prefill = true}));
+  }
+  std::vector<std::vector<std::byte>> rows, metadata;
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    EXPECT_GE(longest_piece(sequence_, static_cast<std::size_t>(layer)), kOneMiB);
+    rows.push_back(rows_on_device(layer, 0, kTokens));
+    metadata.push_back(metadata_on_device(layer, kSequencePages));
+    constexpr std::int64_t kFinished = kTokens / kPageTokens * kPageTokens;
+    const auto expected = std::span(rows.back()).first(static_cast<std::size_t>(kFinished * layout().rows.row_bytes()));
+    ASSERT_TRUE(std::ranges::equal(rows_on_host(layer, 0, kFinished), expected)) << "layer " << layer;
+  }
+  while (sequence_.mode == KvMode::kResident) {
+    ASSERT_LT(older.length, kTokens + 600);
+    ASSERT_NO_FATAL_FAILURE(step({.id = older.id, .first_position = older.length, .rows = 1}));
+  }
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const auto at = static_cast<std::size_t>(layer);
+    ASSERT_TRUE(rows_on_host(layer, 0, kTokens) == rows[at]) << "layer " << layer;
+    ASSERT_TRUE(metadata_on_host(layer, kSequencePages) == metadata[at]) << "layer " << layer;
+  }
+  planner.release(older.id);
+  fill_device();
+  ASSERT_NO_FATAL_FAILURE(admit(sequence_.id, 0, true));
+  ASSERT_NO_FATAL_FAILURE(step({.id = sequence_.id, .turn = 1, .first_position = kTokens, .rows = 1}));
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const auto at = static_cast<std::size_t>(layer);
+    EXPECT_GE(longest_piece(sequence_, at), kOneMiB);
+    ASSERT_TRUE(rows_on_device(layer, 0, kTokens) == rows[at]) << "layer " << layer;
+    ASSERT_TRUE(metadata_on_device(layer, kSequencePages) == metadata[at]) << "layer " << layer;
   }
 }
 

@@ -68,12 +68,13 @@ TEST(PagePoolExtents, AreTwoMiBOfALayer) {
   KvGeometry latent{.layers = 61, .kv_heads = 1, .key_dim = 576, .value_dim = 512};
   latent.layout = KvGeometry::Layout::kLatent;
   latent.dtype = KvDType::kFp8;
-  EXPECT_EQ(host_extent_pages(latent), 64);  // of 41,984 bytes
+  EXPECT_EQ(extent_pages_of(latent.page_bytes()), 64);  // of 41,984 bytes
   KvGeometry grouped{.layers = 32, .kv_heads = 8, .key_dim = 128, .value_dim = 128};
   grouped.dtype = KvDType::kBF16;
-  EXPECT_EQ(host_extent_pages(grouped), 8);  // of 256 KiB
+  EXPECT_EQ(extent_pages_of(grouped.page_bytes()), 8);  // of 256 KiB
   grouped.kv_heads = 128;
-  EXPECT_EQ(host_extent_pages(grouped), 1);
+  EXPECT_EQ(extent_pages_of(grouped.page_bytes()), 1);
+  EXPECT_EQ(extent_pages_of(0), 1 << 21);  // nothing is kept
 }
 
 TEST(PagePoolExtents, ASequenceGrowsInItsOwnExtents) {
@@ -91,6 +92,28 @@ TEST(PagePoolExtents, ASequenceGrowsInItsOwnExtents) {
   EXPECT_EQ(third.value(), first.back().value() + 1 + 7 / 2);
   EXPECT_EQ(pool.take(first.back()).value(), first.back().value() + 1);
   EXPECT_EQ(pool.take(third).value(), third.value() + 1);
+}
+
+// A list goes on in the next extent as long as that is free, and leaves its pages so that another one does.
+TEST(PagePoolExtents, ALongListIsOneRun) {
+  PagePool<HostPage> pool(40, 8);
+  ASSERT_TRUE(pool.try_reserve(40));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<HostPage> list;
+    for (int i = 0; i < 20; ++i) list.push_back(pool.take(list.empty() ? std::nullopt : std::optional(list.back())));
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(list[static_cast<std::size_t>(i)].value(), i) << "round " << round;
+    while (!list.empty()) {
+      pool.give_back(list.back());
+      list.pop_back();
+    }
+    ASSERT_TRUE(pool.try_reserve(20));
+  }
+  // Somebody has the first page of the third extent.
+  std::vector<HostPage> list{pool.take()};
+  for (int i = 1; i < 16; ++i) list.push_back(pool.take(list.back()));
+  const HostPage other = pool.take();
+  ASSERT_EQ(other.value(), 16);
+  EXPECT_EQ(pool.take(list.back()).value(), 24);
 }
 
 TEST(PagePoolExtents, ThePoolsRestIsShorter) {
