@@ -14,6 +14,8 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
+static_assert(StepExecutor::kMostBegun == sparse::kStepsUnderWay, "the cache knows how far steps run ahead");
+
 constexpr std::int64_t kPromptStep = 64;  // rows of a prompt's chunk are padded to a multiple: few shapes of products
 constexpr std::size_t kMostGraphs = 96;
 constexpr const char* kNotNumbers = "the model's output holds values that are not numbers";

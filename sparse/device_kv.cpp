@@ -105,13 +105,16 @@ bool DeviceKv::owns_row(const SequenceKv& kv) const {
   return rows_[static_cast<std::size_t>(kv.device->row)] == kv.device.get();
 }
 
+// See write-through in the header.
+static_assert(kStepsUnderWay <= kLeastRecent + 1, "a ring slot is not written again before a step waits for its copy");
+
 void DeviceKv::begin_step() {
   ++step_;
   block().clear();
   for (const auto& offload : offloads_) {
-    if (offload->step + 2 <= step_) offload->done.make_wait(compute_);
+    if (offload->step + kStepsUnderWay <= step_) offload->done.make_wait(compute_);
   }
-  while (!offloads_.empty() && offloads_.front()->step + 2 <= step_) {
+  while (!offloads_.empty() && offloads_.front()->step + kStepsUnderWay <= step_) {
     idle_offloads_.push_back(std::move(offloads_.front()));
     offloads_.pop_front();
   }
@@ -165,6 +168,8 @@ void DeviceKv::enter_hot(SequenceKv& kv, const KvOp& op, TierTraffic& traffic) {
   HS_CHECK(static_cast<std::int64_t>(op.device_pages.size()) == pages * layers, "hot pages come for all layers");
   HS_CHECK(op.shape.hot_blocks <= limits_.largest_hot.hot_blocks && pages <= tables_.pages,
            "the shape is within the limits");
+  HS_CHECK(op.shape.ring_recent >= kLeastRecent && op.shape.ring_tokens >= op.shape.ring_recent + kPageTokens,
+           "a ring holds a page beside the newest rows");
   if (kv.mode == KvMode::kParked) {
     kv.metadata_pages.assign(static_cast<std::size_t>(layout().metadata_layers), {});
     append_metadata_pages(kv, layout(), op);
@@ -430,6 +435,7 @@ void DeviceKv::sync_tables(SequenceKv& kv, std::int32_t row) {
 }
 
 void DeviceKv::commit_rows(SequenceKv& kv, std::int64_t rows, TierTraffic& traffic) {
+  HS_CHECK(kv.mode != KvMode::kHot || rows == 1, "a hot sequence gets one row a step");
   kv.length += rows;
   if (kv.mode == KvMode::kParked) {  // the attention has put them on the host, and counted them
     kv.host_complete = kv.length;

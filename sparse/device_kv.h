@@ -6,8 +6,9 @@
 // step, so that a table changes only where the sequence grew; rows are numbered without holes.
 //
 // Write-through: commit_rows() queues finished pages on a stream of their own, behind the step that wrote them. A ring
-// slot is written again at the earliest two steps after its page was finished (C >= R + 64, R >= 1): every step waits
-// for the copies of the step before the last one. Operations wait for all of them.
+// slot is written again at the earliest R + 1 steps after its page was finished: the page's oldest row is 63 rows older
+// than its last, the ring holds C >= R + 64, and a hot sequence gets one row a step. So a step waits for the copies of
+// kStepsUnderWay steps before. Operations wait for all of them.
 // Thread: the stream that runs the sequences' steps; a DeviceSequence may be destroyed on any thread.
 #pragma once
 
@@ -28,6 +29,9 @@
 #include "storage/kv_pools.h"
 
 namespace hotset::sparse {
+
+// Steps that are begun and not finished, at most. Pinned memory of a step is used again so many steps later.
+inline constexpr std::uint64_t kStepsUnderWay = 2;
 
 struct DeviceKvLimits {
   std::int32_t max_batch = 0;     // decode rows of a step
@@ -103,7 +107,7 @@ class DeviceKv {
   [[nodiscard]] const std::byte* host_rows(LayerId layer) const { return host_.device_rows(layer); }
 
   // Before anything of a step: waits for copies that the step must not overtake. The caller knows that the device has
-  // done the step before the last one: its pinned memory is free again.
+  // done the step kStepsUnderWay before: its pinned memory is free again.
   void begin_step();
   void apply(SequenceKv& kv, const KvOp& op, TierTraffic& traffic);
 
@@ -188,9 +192,9 @@ class DeviceKv {
   kernels::Array<kernels::cuda::HotRow> hot_rows_;
   kernels::Array<std::uint16_t> fresh_order_;  // [largest H] 0, 1, ...
   DevicePieces hot_states_;
-  std::vector<DeviceSequence*> rows_;                 // [max_batch] whose row it is; null: nobody's
-  std::vector<LayerId> selection_layer_;              // [layers]
-  std::array<kernels::cuda::PinnedBlock, 2> blocks_;  // of even and odd steps
+  std::vector<DeviceSequence*> rows_;     // [max_batch] whose row it is; null: nobody's
+  std::vector<LayerId> selection_layer_;  // [layers]
+  std::array<kernels::cuda::PinnedBlock, kStepsUnderWay> blocks_;
   // Seeding: outputs of the diff that nobody reads.
   kernels::Array<std::int32_t> seed_slots_;
   kernels::Array<kernels::cuda::SparseMiss> seed_misses_;

@@ -24,8 +24,9 @@ Result<HotBufferShape> make_hot_buffer_shape(std::int64_t hot_blocks, std::int64
   if (block_tokens < 1 || kPageTokens % block_tokens != 0)
     return invalid_argument(concat("--sparse-block is ", block_tokens, ": use 1, 2, 4, 8, 16, 32 or 64"),
                             "--sparse-block");
-  if (ring_recent < 1 || ring_recent > kMostRows)
-    return invalid_argument(concat("--hot-ring is ", ring_recent, ": use 1 to ", kMostRows), "--hot-ring");
+  if (ring_recent < kLeastRecent || ring_recent > kMostRows)
+    return invalid_argument(concat("--hot-ring is ", ring_recent, ": use ", kLeastRecent, " to ", kMostRows),
+                            "--hot-ring");
   if (hot_blocks < 1 || hot_blocks > kMostRows / block_tokens)
     return invalid_argument(concat("a hot buffer of ", hot_blocks,
                                    " blocks is not possible: use another --sparse-window or --sparse-block"),

@@ -13,6 +13,8 @@
 
 namespace hotset::sparse {
 
+inline constexpr std::int32_t kLeastRecent = 1;  // R: the query's own row
+
 struct HotBufferShape {
   std::int32_t hot_blocks = 0;    // H: blocks that the buffer holds, >= the budget's blocks
   std::int32_t block_tokens = 1;  // B: divides 64

@@ -271,6 +271,47 @@ TEST_F(DeviceKvMoves, RowsOfAParkedSequence) {
   }
 }
 
+// The smallest ring: a page's first slot is written again two steps after the page was finished, while its copy may
+// still be on its way.
+TEST_F(DeviceKvMoves, ARingSlotWaitsForItsCopy) {
+  const HotBufferShape shape = require(make_hot_buffer_shape(64, 1, kLeastRecent));
+  ASSERT_EQ(shape.ring_tokens, 65);
+  constexpr std::int64_t kPages = 20;
+  std::vector<std::int32_t> host(kPages);
+  std::iota(host.begin(), host.end(), 5);
+  std::vector<std::int32_t> device(static_cast<std::size_t>(kLayers * hot_pages_of(shape).total()));
+  std::iota(device.begin(), device.end(), 7);
+  sequence_.keeps_metadata = false;
+  apply({.kind = KvOp::Kind::kAddHostPages, .host_pages = ids<HostPage>(host)});
+  apply({.kind = KvOp::Kind::kEnterHot, .device_pages = ids<PageId>(device), .shape = shape});
+  const std::int64_t bytes = layout().rows.row_bytes();
+  const std::int64_t layer_bytes = kPages * kPageTokens * bytes;
+  const auto written = cuda::allocate_pinned(kLayers * layer_bytes);
+  auto* const rows = static_cast<std::byte*>(written->data());
+  fill(rows, kLayers * layer_bytes);
+  for (std::int64_t position = 0; position < kPages * kPageTokens; ++position) {
+    kv_->begin_step();
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      const std::int64_t at = position % shape.ring_tokens;
+      const auto page = static_cast<std::size_t>(hot_pages_of(shape).buffer + at / kPageTokens);
+      const SlotId slot = slot_of(sequence_.device_pages[static_cast<std::size_t>(layer)][page], at % kPageTokens);
+      stream_->copy(rows + layer * layer_bytes + position * bytes, device_->base() + slot.value() * bytes, bytes);
+    }
+    kv_->commit_rows(sequence_, 1, traffic_);
+    kv_->end_step();
+  }
+  kv_->synchronize();
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const std::vector<std::byte> got = rows_on_host(layer, 0, kPages * kPageTokens);
+    for (std::int64_t position = 0; position < kPages * kPageTokens; ++position) {
+      ASSERT_EQ(std::memcmp(got.data() + position * bytes, rows + layer * layer_bytes + position * bytes,
+                            static_cast<std::size_t>(bytes)),
+                0)
+          << "layer " << layer << ", row " << position;
+    }
+  }
+}
+
 // Pages of the sequence's layer `layer` that lie together on both sides: the longest piece.
 std::int64_t longest_piece(const SequenceKv& kv, std::size_t layer) {
   const std::vector<PageId>& pages = kv.device_pages[layer];
