@@ -4,13 +4,14 @@
 //
 // Order of sums: keys are taken in ascending position, in tiles of 128 (kWarpgroup) or 64 (kPlain) fixed by position.
 // It depends on a query's and the keys' positions only, never on the chunk, the grid, the other queries or how tiles
-// are divided among calls; so pieces must be cut at multiples of kPrefillPieceTiles.
+// are divided among calls; so pieces must be cut at multiples of kPrefillPieceTiles. (kWarpgroup: in a tile that holds
+// values that are not finite, also on those.) What a query does not see never reaches it, whatever it is.
 //
 // Forms (prefill_attention_form), chosen by geometry and device alone:
 // - kWarpgroup: Hopper; grouped rows of up to 192 key and 128 value channels in bf16, of up to 128 in FP8. Queries
 //   (also float32 ones) and softmax weights are rounded to bf16, FP8 codes are widened exactly and their scales
 //   multiply scores and weights in float32; sums are float32. Relative error of a (row, head) against float64: about
-//   3e-3, at most 1e-2. A value that is not finite also makes earlier queries of its 128 positions NaN.
+//   3e-3, at most 1e-2.
 // - kPlain: everything else, and what `plain` asks for. float32 arithmetic (relative error about 1e-6), slow.
 #pragma once
 

@@ -8,6 +8,9 @@
 //    maximum. The two warpgroups take turns at sending off (as FlashAttention-3, arXiv 2407.08608): one's softmax runs
 //    beside the other's products.
 // A tile in which a query sees nothing changes nothing of it: its factor is exactly 1, its weights are 0.
+// Tiles of queries begin at positions that are multiples of 128, as those of keys: only a block's last tile of keys
+// holds some that a query does not see. Their weights are 0, and 0 times a value that is not finite would be NaN: where
+// that tile has such values, they are added one by one.
 #pragma once
 
 #include <cuda.h>
@@ -60,6 +63,16 @@ __device__ inline void copy_box(std::uint32_t to, const CUtensorMap& map, int ch
 __device__ inline void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// meet(), and whether it is so for any of the threads.
+__device__ inline bool meet_any(int id, int threads, bool so) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbarrier.cta.red.or.pred q, %1, %2, p;\nselp.u32 %0, 1, 0, q;\n}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(so))
+      : "memory");
+  return any != 0;
+}
 __device__ inline float power_of_two(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));
@@ -74,7 +87,7 @@ struct PrefillKernel {
   // What a block works on.
   struct Place {
     int head, kv_head;
-    std::int64_t first_query;
+    std::int64_t first_query;         // row; below 0 where the chunk begins within a tile: rows before 0 are not there
     std::int64_t first_key, end_key;  // positions; first_key a multiple of 128
     int tiles;
   };
@@ -125,6 +138,8 @@ struct PrefillKernel {
     return 64 * warpgroup() + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   }
 
+  __device__ static bool is_row(const PrefillArgs& args, std::int64_t row) { return row >= 0 && row < args.rows; }
+
   // The warpgroup's 64 queries in bf16; what is not there is zeros.
   __device__ static void load_queries(const PrefillArgs& args, const Place& place, Shared& shared) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -133,7 +148,7 @@ struct PrefillKernel {
       const int unit = i % (8 * kKeyBlocks);
       const std::int64_t row = place.first_query + query;
       uint4 out{0, 0, 0, 0};
-      if (row < args.rows && unit * 8 < args.view.key_dim) {
+      if (is_row(args, row) && unit * 8 < args.view.key_dim) {
         const std::int64_t at = row * args.q_stride + std::int64_t{place.head} * args.view.key_dim + unit * 8;
         if (args.bf16_activations) {
           out = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.q) + at);
@@ -156,7 +171,7 @@ struct PrefillKernel {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::int64_t row = place.first_query + own_query() + 8 * i;
-      const bool stored = !args.begin && row < args.rows;
+      const bool stored = !args.begin && is_row(args, row);
       const std::int64_t at = row * args.heads + place.head;
       state.max[i] = stored ? args.state.max[at] : -INFINITY;
       state.sum[i] = stored ? args.state.sum[at * 4 + lane % 4] : 0.0F;
@@ -194,6 +209,24 @@ struct PrefillKernel {
     commit_products();
   }
 
+  // Whether the tile of keys begins where the block's queries do: query i sees its first i + 1 keys. Of earlier tiles
+  // each sees all.
+  __device__ static bool is_diagonal(const PrefillArgs& args, const Place& place, int tile) {
+    return place.first_key + std::int64_t{tile} * kPrefillKeys == args.first_position + place.first_query;
+  }
+  // Of the diagonal tile, what the queries do not see.
+  __device__ static void hide(float (&scores)[64], float value) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = 8 * j + 2 * (lane % 4) + i % 2;
+        if (key > own_query() + 8 * (i / 2)) scores[4 * j + i] = value;
+      }
+    }
+  }
+
   // Scores become weights, relative to the new maximum; `keep`: what the sums so far are to be multiplied by.
   __device__ static void softmax(const PrefillArgs& args, const Place& place, int tile, float (&scores)[64],
                                  State& state, float (&keep)[2]) {
@@ -211,19 +244,7 @@ struct PrefillKernel {
         scores[4 * j + 3] *= scale.y;
       }
     }
-    const std::int64_t position = args.first_position + place.first_query + own_query();
-    if (first_key + kPrefillKeys > args.first_position + place.first_query + 64 * warpgroup()) {
-      const std::int64_t ahead = position - first_key;
-      const int last = static_cast<int>(ahead > kPrefillKeys ? kPrefillKeys : ahead < -16 ? -16 : ahead);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = 8 * j + 2 * (lane % 4) + i % 2;
-          if (key > last + 8 * (i / 2)) scores[4 * j + i] = -INFINITY;
-        }
-      }
-    }
+    if (is_diagonal(args, place, tile)) hide(scores, -INFINITY);
     const float factor = args.scale * kLog2E;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -258,6 +279,7 @@ struct PrefillKernel {
         scores[4 * j + 2] *= scale.x;
         scores[4 * j + 3] *= scale.y;
       }
+      if (is_diagonal(args, place, tile)) hide(scores, 0.0F);  // scales may be infinite
     }
   }
 
@@ -281,6 +303,55 @@ struct PrefillKernel {
     }
     publish_to_products();
     meet(3 + warpgroup(), 128);
+  }
+
+  // Whether some query of the warpgroup does not see a value of the diagonal tile that is not finite.
+  __device__ static bool hides_not_finite(const Shared& shared, int stage) {
+    constexpr int kUnits = kPrefillBlockBytes / 16;
+    const __nv_bfloat162 zero = __float2bfloat162_rn(0.0F);
+    __nv_bfloat162 sum = zero;
+    for (int i = 64 * 8 * warpgroup() + static_cast<int>(threadIdx.x) % 128; i < kUnits; i += 128) {
+#pragma unroll
+      for (int block = 0; block < kValueBlocks; ++block) {
+        const uint4 unit = *reinterpret_cast<const uint4*>(shared.values[stage][block] + 16 * i);
+        const std::uint32_t pairs[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+        for (const std::uint32_t pair : pairs) sum = __hfma2(reinterpret_cast<const __nv_bfloat162&>(pair), zero, sum);
+      }
+    }
+    const float2 sums = __bfloat1622float2(sum);
+    return meet_any(3 + warpgroup(), 128, !(sums.x == 0.0F && sums.y == 0.0F));
+  }
+
+  // What add_values() adds, of the diagonal tile and only what the queries see.
+  __device__ static void add_seen_values(const Shared& shared, int stage, const std::uint32_t (&weights)[32],
+                                         float (&acc)[32 * kValueBlocks]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int eight = 0; eight < 16; ++eight) {
+#pragma unroll 1
+      for (int k = 0; k < 8; ++k) {
+        const int key = 8 * eight + k;
+        float weight[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const std::uint32_t both = __shfl_sync(0xffffffffU, weights[2 * eight + i], lane / 4 * 4 + k / 2);
+          weight[i] = __uint_as_float(k % 2 == 0 ? both << 16 : both & 0xffff0000U);
+        }
+#pragma unroll
+        for (int j = 0; j < 8 * kValueBlocks; ++j) {
+          const std::byte* const at =
+              shared.values[stage][j / 8] + key * 128 + ((j % 8 ^ key % 8) << 4) + 4 * (lane % 4);
+          const std::uint32_t values = *reinterpret_cast<const std::uint32_t*>(at);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (key > own_query() + 8 * i) continue;
+            acc[4 * j + 2 * i] = fmaf(weight[i], __uint_as_float(values << 16), acc[4 * j + 2 * i]);
+            acc[4 * j + 2 * i + 1] = fmaf(weight[i], __uint_as_float(values & 0xffff0000U), acc[4 * j + 2 * i + 1]);
+          }
+        }
+      }
+    }
   }
 
   __device__ static void release(std::uint64_t& barrier) {
@@ -326,9 +397,13 @@ struct PrefillKernel {
       const int last = place.tiles - 1;
       wait_phase(shared_address(&shared.values_there[last % 2]), last / 2 % 2);
       clear_values(args, place, last, shared);
-      begin_products();
-      add_values(shared, last % 2, weights, state.acc);
-      wait_products(state.acc);
+      if (is_diagonal(args, place, last) && hides_not_finite(shared, last % 2)) {
+        add_seen_values(shared, last % 2, weights, state.acc);
+      } else {
+        begin_products();
+        add_values(shared, last % 2, weights, state.acc);
+        wait_products(state.acc);
+      }
     }
     if (args.finish) return write_out(args, place, shared, state);
     store_state(args, place, state);
@@ -339,7 +414,7 @@ struct PrefillKernel {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::int64_t row = place.first_query + own_query() + 8 * i;
-      if (row >= args.rows) continue;
+      if (!is_row(args, row)) continue;
       const std::int64_t at = row * args.heads + place.head;
       if (lane % 4 == 0) args.state.max[at] = state.max[i];
       args.state.sum[at * 4 + lane % 4] = state.sum[i];
@@ -373,7 +448,7 @@ struct PrefillKernel {
 #pragma unroll
         for (int j = 0; j < 8 * kValueBlocks; ++j) {
           const int channel = 8 * j + 2 * (lane % 4);
-          if (row >= args.rows || channel >= args.view.value_dim) continue;
+          if (!is_row(args, row) || channel >= args.view.value_dim) continue;
           out[channel] = state.acc[4 * j + 2 * i] * norm[i];
           out[channel + 1] = state.acc[4 * j + 2 * i + 1] * norm[i];
         }
@@ -396,7 +471,7 @@ struct PrefillKernel {
       const int query = 64 * warpgroup() + i / (8 * kValueBlocks);
       const int unit = i % (8 * kValueBlocks);
       const std::int64_t row = place.first_query + query;
-      if (row >= args.rows || unit * 8 >= args.view.value_dim) continue;
+      if (!is_row(args, row) || unit * 8 >= args.view.value_dim) continue;
       *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(args.out) + row * args.out_stride + column + unit * 8) =
           *reinterpret_cast<const uint4*>(shared.q[unit / 8] + query * 128 + ((unit % 8 ^ query % 8) << 4));
     }
@@ -409,7 +484,8 @@ struct PrefillKernel {
     Place place;
     place.head = item / (heads * grid.query_tiles) * heads + rest % heads;
     place.kv_head = place.head / args.group;
-    place.first_query = std::int64_t{grid.query_tiles - 1 - rest / heads} * kPrefillQueries;
+    place.first_query =
+        std::int64_t{grid.query_tiles - 1 - rest / heads} * kPrefillQueries - args.first_position % kPrefillQueries;
     const std::int64_t end_query = min(args.rows, place.first_query + kPrefillQueries);
     place.first_key = args.first_tile * kPageTokens;
     place.end_key = min(args.end_tile * kPageTokens, args.first_position + end_query);
@@ -458,7 +534,8 @@ inline PrefillGrid prefill_grid(const PrefillArgs& args, std::int64_t kv_heads) 
       (args.end_tile - args.first_tile) * kPageTokens * (args.view.key_dim + args.view.value_dim) * 2;
   std::int64_t together = std::max<std::int64_t>(1, std::min(kv_heads, kBytes / std::max<std::int64_t>(1, head_bytes)));
   while (kv_heads % together != 0) --together;
-  return {static_cast<std::int32_t>(ceil_div(args.rows, kPrefillQueries)), static_cast<std::int32_t>(together)};
+  const std::int64_t queries = args.first_position % kPrefillQueries + args.rows;
+  return {static_cast<std::int32_t>(ceil_div(queries, kPrefillQueries)), static_cast<std::int32_t>(together)};
 }
 
 template <int kKeyBlocks, int kValueBlocks, bool kScaled>

@@ -232,7 +232,13 @@ std::vector<Shape> shapes() {
           {1, 3, 16, 32, KvDType::kBF16, kF32},
           {2, 2, 128, 128, KvDType::kBF16, kF32},
           {1, 2, 64, 64, KvDType::kFp8},
+          {1, 7, 128, 128, KvDType::kBF16},
+          {1, 8, 64, 64, KvDType::kFp8, kF32},
+          {1, 16, 128, 128, KvDType::kBF16, kF32},
+          {1, 64, 64, 64, KvDType::kBF16},
+          {2, 7, 128, 128, KvDType::kFp8},
           {2, 3, 128, 128, KvDType::kF32, kF32},
+          {1, 16, 48, 32, KvDType::kF32, kF32},
           {2, 2, 48, 32, KvDType::kFp8, kF32, true},
           {1, 2, 192, 128, KvDType::kBF16, kBF16, true}};
 }
@@ -267,6 +273,95 @@ TEST_F(PrefillAttention, BitsDoNotDependOnTheCall) {
       EXPECT_TRUE(same_bits(expected, run_gpu(prompt, begin, count))) << shape.name() << ": rows from " << begin;
       EXPECT_TRUE(same_bits(expected, run_gpu(prompt, begin, count, {2})))
           << shape.name() << ": pieces, rows from " << begin;
+    }
+  }
+}
+
+// Rows [0, count) of an answer, without a channel of the heads of the first KV head.
+std::vector<float> without_channel(std::vector<float> out, const Shape& shape, std::int64_t channel) {
+  for (std::size_t head = 0; head < out.size() / static_cast<std::size_t>(shape.value_dim); ++head) {
+    if (static_cast<std::int64_t>(head) % shape.heads() < shape.group)
+      out[head * static_cast<std::size_t>(shape.value_dim) + static_cast<std::size_t>(channel)] = 0.0F;
+  }
+  return out;
+}
+
+// A value that is not finite reaches its channel of the queries that see it, and nothing else: not the queries before
+// it in its tile, nor other channels and KV heads.
+TEST_F(PrefillAttention, ValuesThatAreNotFinite) {
+  constexpr std::int64_t kChannel = 5;
+  for (const Shape& shape : std::vector<Shape>{{2, 4, 128, 128, KvDType::kBF16},
+                                               {2, 2, 64, 64, KvDType::kBF16},
+                                               {3, 1, 192, 128, KvDType::kBF16},
+                                               {2, 1, 80, 80, KvDType::kBF16},
+                                               {2, 2, 64, 64, KvDType::kBF16, ActivationType::kF32, true}}) {
+    for (const auto& [begin, count] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 300}, {77, 200}, {130, 1}}) {
+      Prompt prompt = random_prompt(random_, shape, begin + count);
+      const std::vector<float> clean = run_gpu(prompt, begin, count);
+      const std::vector<float> reference = run_cpu(*cpu_, prompt, begin, count);
+      for (const std::int64_t bad : {0, 1, 63, 64, 100, 127, 128, 130, 191, 192, 250, 255, 276}) {
+        if (bad >= begin + count) continue;
+        const std::int64_t row =
+            prompt.pages[static_cast<std::size_t>(bad / kPageTokens)] * kPageTokens + bad % kPageTokens;
+        auto* const value = prompt.pool.data() + row * shape.geometry().row_bytes() +
+                            shape.geometry().value_offset_bytes() + 2 * kChannel;
+        std::uint16_t kept = 0;
+        const std::uint16_t not_finite = bad % 3 == 0 ? 0x7fc0 : bad % 3 == 1 ? 0x7f80 : 0xff80;  // NaN, +-infinity
+        std::memcpy(&kept, value, 2);
+        std::memcpy(value, &not_finite, 2);
+        const std::vector<float> out = run_gpu(prompt, begin, count);
+        EXPECT_TRUE(same_bits(out, run_gpu(prompt, begin, count, {2}))) << shape.name() << ": pieces, bad " << bad;
+        std::memcpy(value, &kept, 2);
+        const std::int64_t width = shape.out_width();
+        const std::int64_t unseen = std::clamp<std::int64_t>(bad - begin, 0, count);
+        const std::int64_t same = std::clamp<std::int64_t>(bad / 128 * 128 - begin, 0, count);
+        EXPECT_TRUE(same_bits(slice(out, 0, same * width), slice(clean, 0, same * width))) << shape.name();
+        expect_close(shape, slice(out, 0, unseen * width), slice(reference, 0, unseen * width), tolerance_of(shape));
+        for (std::int64_t i = unseen; i < count; ++i) {
+          for (std::int32_t head = 0; head < shape.group; ++head)
+            EXPECT_FALSE(std::isfinite(out[static_cast<std::size_t>(i * width + head * shape.value_dim + kChannel)]));
+        }
+        expect_close(shape, without_channel(slice(out, unseen * width, (count - unseen) * width), shape, kChannel),
+                     without_channel(slice(reference, unseen * width, (count - unseen) * width), shape, kChannel),
+                     tolerance_of(shape));
+        if (HasFailure()) {
+          ADD_FAILURE() << shape.name() << ": queries from " << begin << ", value " << bad << " is not finite";
+          return;
+        }
+      }
+    }
+  }
+}
+
+// The same of FP8 rows, whose value is a code times a scale: an infinite scale reaches every channel of its KV head.
+TEST_F(PrefillAttention, Fp8ScalesThatAreNotFinite) {
+  const Shape shape{2, 3, 128, 128, KvDType::kFp8};
+  for (const auto& [begin, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 300}, {77, 200}}) {
+    Prompt prompt = random_prompt(random_, shape, begin + count);
+    const std::vector<float> clean = run_gpu(prompt, begin, count);
+    for (const std::int64_t bad : {0, 63, 100, 127, 128, 191, 250}) {
+      const std::int64_t row =
+          prompt.pages[static_cast<std::size_t>(bad / kPageTokens)] * kPageTokens + bad % kPageTokens;
+      auto* const scale =
+          prompt.pool.data() + row * shape.geometry().row_bytes() + shape.geometry().value_scales_offset_bytes();
+      const float infinite = std::numeric_limits<float>::infinity();
+      float kept = 0.0F;
+      std::memcpy(&kept, scale, 4);
+      std::memcpy(scale, &infinite, 4);
+      const std::vector<float> out = run_gpu(prompt, begin, count);
+      std::memcpy(scale, &kept, 4);
+      for (std::int64_t i = 0; i < count; ++i) {
+        for (std::int32_t head = 0; head < shape.heads(); ++head) {
+          const std::int64_t at = i * shape.out_width() + head * std::int64_t{shape.value_dim};
+          if (head < shape.group && begin + i >= bad) {
+            EXPECT_FALSE(std::isfinite(out[static_cast<std::size_t>(at)]));
+          } else {
+            ASSERT_TRUE(same_bits(slice(out, at, shape.value_dim), slice(clean, at, shape.value_dim)))
+                << "query " << begin + i << ", head " << head << ", scale of " << bad << " is infinite";
+          }
+        }
+      }
     }
   }
 }
