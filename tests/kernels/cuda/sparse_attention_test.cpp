@@ -127,8 +127,8 @@ TEST_F(SparseAttention, PlainShapes) {
   const std::vector<std::int64_t> counts = {0, 1, 63, 64, 65, 127, 300};
   for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16, KvDType::kFp8}) {
     for (const KvGeometry& geometry :
-         {grouped(dtype, 2, 16, 16), grouped(dtype, 3, 48, 32), grouped(dtype, 1, 256, 144), latent(dtype, 48, 32),
-          latent(dtype, 304, 272), latent(dtype, 576, 512)}) {
+         {grouped(dtype, 1, 16, 16), grouped(dtype, 2, 16, 16), grouped(dtype, 3, 48, 32), grouped(dtype, 1, 256, 144),
+          latent(dtype, 48, 32), latent(dtype, 304, 272), latent(dtype, 576, 512)}) {
       for (const std::int32_t group : {1, 3, 8}) {
         AttentionCase given = random_case(random_, geometry, geometry.kv_heads * group, ActivationType::kF32, counts);
         expect_close(given, kPlainTolerance, {.plain = true});
