@@ -8,7 +8,7 @@ namespace hotset::model {
 namespace cuda = kernels::cuda;
 
 void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& stream,
-                       const std::function<void()>& launch) {
+                       const std::function<void()>& launch, const std::function<void()>& starts) {
   const std::uint64_t moves = cuda::GrowingMemory::moves();
   if (std::exchange(moves_, moves) != moves) {
     stream.synchronize();
@@ -22,11 +22,13 @@ void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& strea
       ages_.pop_front();
     }
     entries_.emplace(shape, Entry{.graph = {}, .age = ages_.insert(ages_.end(), shape)});
+    starts();
     return launch();
   }
   Entry& entry = found->second;
   ages_.splice(ages_.end(), ages_, entry.age);
   if (entry.graph.empty()) entry.graph = cuda::CapturedGraph(stream, launch);
+  starts();
   entry.graph.launch(stream);
   ++replays_;
 }

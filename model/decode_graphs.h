@@ -19,8 +19,11 @@ class DecodeGraphs {
   explicit DecodeGraphs(std::size_t most) : most_(most) {}
 
   // Queues what `launch` queues on `stream`. The first time that a shape comes it is launched as it is: that loads
-  // kernels and reserves memory, which a capture can't. `launch` depends on the shape alone.
-  void run(const DecodeShape& shape, const kernels::cuda::DeviceStream& stream, const std::function<void()>& launch);
+  // kernels and reserves memory, which a capture can't. `launch` depends on the shape alone. `starts` is called right
+  // before something is queued, behind any capture.
+  void run(
+      const DecodeShape& shape, const kernels::cuda::DeviceStream& stream, const std::function<void()>& launch,
+      const std::function<void()>& starts = [] {});
   // Nothing of them may be under way.
   void clear();
 

@@ -12,7 +12,7 @@ class DecodeProbe {
   enum class Part : std::uint8_t {
     kBegin,      // of a step: nothing of its decode rows has been queued
     kInputs,     // their tables and numbers are on their way
-    kProjected,  // queries and keys of a layer
+    kProjected,  // queries and keys of a layer, and what lies before its first one
     kStored,     // its new rows, and their metadata
     kScored,     // every token
     kSelected,   // top-k
@@ -20,6 +20,8 @@ class DecodeProbe {
     kSwapped,    // diff and I/O
     kListed,     // slots
     kAttended,
+    kOutput,   // the projection behind attention
+    kFed,      // MLP, or router and experts
     kLogits,   // behind the last layer
     kSampled,  // behind all launches of the step
   };

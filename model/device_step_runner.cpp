@@ -36,17 +36,26 @@ sparse::DeviceKvLimits kv_limits(const DeviceRunnerLimits& limits) {
 
 class DeviceStepRunner::Reached final : public PendingStep {
  public:
-  void begin(const cuda::DeviceStream& stream) { begun_.record(stream); }
-  void end(const cuda::DeviceStream& stream) { done_.record(stream); }
+  // A new step: nothing of it has been queued.
+  void clear() { working_ = false; }
+  // The next launch gives the device work. Of a step the first call counts.
+  void begin(const cuda::DeviceStream& stream) {
+    if (!std::exchange(working_, true)) begun_.record(stream);
+  }
+  void end(const cuda::DeviceStream& stream) {
+    begin(stream);
+    done_.record(stream);
+  }
   void synchronize() const { done_.synchronize(); }
   // Looks now and then: a wait that sleeps until the driver wakes it costs 0.2 ms more, one that spins a processor.
   void wait() const override {
     constexpr std::chrono::microseconds kPause{50};
     while (!done_.reached()) std::this_thread::sleep_for(kPause);
   }
-  // From the first work of the step to the last.
+  // From the first work of the step, but for its tables and numbers, to the last.
   [[nodiscard]] std::int64_t run_ns() const { return nanoseconds(done_.milliseconds_since(begun_)); }
-  // Time in which the device had nothing to do between the two.
+  // Time in which the device had nothing to do between the two. begun_ is recorded when the host is ready to launch, so
+  // a host that is late shows; the launch call itself does not.
   [[nodiscard]] std::int64_t idle_ns_since(const Reached& earlier) const {
     return nanoseconds(begun_.milliseconds_since(earlier.done_));
   }
@@ -54,6 +63,7 @@ class DeviceStepRunner::Reached final : public PendingStep {
  private:
   static std::int64_t nanoseconds(double milliseconds) { return static_cast<std::int64_t>(milliseconds * 1e6); }
 
+  bool working_ = false;
   cuda::DeviceEvent begun_{/*timing=*/true};
   cuda::DeviceEvent done_{/*timing=*/true};
 };
@@ -140,14 +150,12 @@ std::shared_ptr<const PendingStep> DeviceStepRunner::begin(const StepPlan& plan)
   begun.number = ++number_;
   begun.result.step = plan.step;
   const std::shared_ptr<Reached>& reached = reached_[begun.number % reached_.size()];
-  reached->begin(*engine_.stream);
+  reached->clear();
   kv_.begin_step();
   sampler_.begin_step();
   for (const SequenceTransition& transition : plan.transitions) {
     if (transition.state->failed) continue;  // its rows were skipped, so the control plane's books of it are wrong
-    for (const sparse::KvOp& op : transition.ops) {
-      kv_.apply(transition.state->kv, op, transition.state->step_traffic);
-    }
+    apply(transition.ops, *transition.state);
     begun.result.stats.bytes_loaded += transition.state->step_traffic.bytes_loaded;
     begun.result.stats.bytes_offloaded += transition.state->step_traffic.bytes_offloaded;
     transition.state->traffic += std::exchange(transition.state->step_traffic, {});
@@ -156,7 +164,7 @@ std::shared_ptr<const PendingStep> DeviceStepRunner::begin(const StepPlan& plan)
     begun.result.sequences.push_back({.id = step.state->kv.id});
     begun.states.push_back(step.state);
     if (step.state->failed) continue;
-    for (const sparse::KvOp& op : step.ops) kv_.apply(step.state->kv, op, step.state->step_traffic);
+    apply(step.ops, *step.state);
   }
   decode(plan, begun);
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -168,6 +176,16 @@ std::shared_ptr<const PendingStep> DeviceStepRunner::begin(const StepPlan& plan)
   reached->end(*engine_.stream);
   measure(begun);
   return reached;
+}
+
+void DeviceStepRunner::device_works() { reached_[number_ % reached_.size()]->begin(*engine_.stream); }
+
+void DeviceStepRunner::apply(std::span<const sparse::KvOp> ops, SequenceState& state) {
+  using Kind = sparse::KvOp::Kind;
+  for (const sparse::KvOp& op : ops) {
+    if (op.kind == Kind::kEnterResident || op.kind == Kind::kEnterHot || op.kind == Kind::kPark) device_works();
+    kv_.apply(state.kv, op, state.step_traffic);
+  }
 }
 
 StepResult DeviceStepRunner::finish() {
@@ -264,12 +282,14 @@ void DeviceStepRunner::forward_decode(const DecodeShape& shape, std::uint64_t st
   attention_.begin_decode(batch_, shape);
   const auto launch = [&] {
     transformer_.forward(step, {.tokens = batch_.tokens(), .positions = batch_.positions(), .count = shape.rows},
-                         slices_, attention_);
+                         slices_, attention_, probe_);
     (void)transformer_.logits(0, shape.rows);
     tell_probe(DecodeProbe::Part::kLogits);
   };
-  if (!limits_.graphs) return launch();
-  graphs_.run(shape, *engine_.stream, std::ref(launch));
+  const auto starts = [&] { device_works(); };
+  if (limits_.graphs) return graphs_.run(shape, *engine_.stream, std::ref(launch), starts);
+  starts();
+  launch();
 }
 
 void DeviceStepRunner::prefill(const SequenceStep& step, std::size_t index, BegunStep& begun) {
@@ -277,11 +297,13 @@ void DeviceStepRunner::prefill(const SequenceStep& step, std::size_t index, Begu
   HS_CHECK(step.first_position == state.kv.length, "a sequence's rows are planned in order");
   HS_CHECK(static_cast<std::int64_t>(step.tokens.size()) == step.rows, "one token per row");
   begun.result.stats.prefill_rows += step.rows;
+  if (synthetic_prompts_ != nullptr) device_works();
   const std::int64_t filled = synthetic_prompts_ == nullptr ? 0 : fill_prompt(step);
   const std::int64_t rows = step.rows - filled;
   sampler_.see_prompt(state, step.tokens, step.sample, kv_.block());
   if (rows == 0) return;
   const std::int64_t count = begin_prompt_rows(step, filled, rows);
+  device_works();
   transformer_.forward(begun.result.step,
                        {.tokens = prompt_tokens_.data(), .positions = prompt_positions_.data(), .count = count},
                        slices_, attention_);

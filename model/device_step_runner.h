@@ -97,6 +97,9 @@ class DeviceStepRunner final : public StepExecutor {
     std::uint64_t number = 0;
   };
   class Reached;  // how far the device is with a step
+  // The newest step's first work comes next.
+  void device_works();
+  void apply(std::span<const sparse::KvOp> ops, SequenceState& state);
   void decode(const StepPlan& plan, BegunStep& begun);
   void tell_probe(DecodeProbe::Part part) {
     if (probe_ != nullptr) probe_->after(part, LayerId{0});

@@ -80,7 +80,7 @@ struct StepStats {
   std::int64_t misses = 0;
   std::int64_t bytes_loaded = 0;     // host to device
   std::int64_t bytes_offloaded = 0;  // device to host
-  std::int64_t run_ns = 0;           // time in the step
+  std::int64_t run_ns = 0;           // time in the step; on a GPU from its first launch to the end of the last
   std::int64_t idle_ns = 0;          // time the stream waited for this plan although a sequence was running
 };
 

@@ -31,7 +31,7 @@ Transformer::Transformer(const ModelWeights& weights, kernels::DenseBackend& bac
       normed_(backend.activations(std::max(max_rows, max_logits_rows) * config_.hidden)) {}
 
 void Transformer::forward(std::uint64_t step, const StepInputs& inputs, std::span<const SequenceSlice> slices,
-                          KvAttention& attention) {
+                          KvAttention& attention, DecodeProbe* probe) {
   const std::int64_t count = inputs.count;
   HS_CHECK(count <= max_rows_, "the step fits the workspace");
   const StepRows rows{
@@ -44,8 +44,10 @@ void Transformer::forward(std::uint64_t step, const StepInputs& inputs, std::spa
     norm(residual, weights.attention_norm, count);
     attention.run(step, block_->project(layer, rows, normed_.get()), slices);
     block_->add_output(layer, rows, residual);
+    if (probe != nullptr) probe->after(DecodeProbe::Part::kOutput, layer);
     norm(residual, weights.mlp_norm, count);
     feed_forward_.run(layer, normed_.get(), count, residual);
+    if (probe != nullptr) probe->after(DecodeProbe::Part::kFed, layer);
   }
 }
 

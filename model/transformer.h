@@ -10,6 +10,7 @@
 #include "kernels/dense_backend.h"
 #include "model/attention.h"
 #include "model/attention_block.h"
+#include "model/decode_probe.h"
 #include "model/feed_forward.h"
 #include "model/weights.h"
 #include "sparse/selection.h"
@@ -33,9 +34,10 @@ class Transformer {
   [[nodiscard]] AttentionShape attention_shape() const { return block_->shape(); }
 
   // One step: rows in batch order, generated tokens first. `attention` keeps the rows of every layer (committing them
-  // is the caller's); the residual stream of all rows stays for logits().
+  // is the caller's); the residual stream of all rows stays for logits(). `probe`: told of each layer's kOutput and
+  // kFed; null: nobody is.
   void forward(std::uint64_t step, const StepInputs& inputs, std::span<const SequenceSlice> slices,
-               KvAttention& attention);
+               KvAttention& attention, DecodeProbe* probe = nullptr);
 
   // Logits of `count` consecutive rows of the last forward(): [count, vocabulary] in the device's memory, valid until
   // the next call.

@@ -33,7 +33,7 @@ struct DecodeCase {
 
 struct DecodeTimes {
   double step_ms = 0;                                // median, from one return of run() to the next
-  double device_ms = 0;                              // of it, between the first and the last launch
+  double device_ms = 0;                              // of it, from the launch of the forward pass to the last work
   std::map<model::DecodeProbe::Part, double> parts;  // ms, of one step with events in its graph
   double misses = 0;                                 // share of the selected blocks
   double bus_bytes = 0;                              // loaded in a step

@@ -44,12 +44,16 @@ void print_header(const model::ModelConfig& config, double churn) {
   std::printf("\n%s: milliseconds of a step; %.0f %% of a selection changes; floors at 4.2 TB/s and 50 GB/s\n",
               config.name.c_str(), 100 * churn);
   std::printf(
-      "idle: share of the step without work on the device; parts: of one step with events in its graph (about 1 us "
-      "each)\n\n");
+      "idle: share of the step in which the device waits for the host, one step at a time; parts: of one step with "
+      "events in its\ngraph (about 1 us each, and nothing overlaps across them): projections before and behind "
+      "attention; MLP or experts with their\nrouter; logits; new rows and metadata; index scores; top-k; diff and page "
+      "I/O, a pair of kernels that overlap; lists of slots\n\n");
   std::printf(
-      "%7s %-8s %5s | %8s %8s %6s | %8s %7s %7s %7s %7s %7s %7s %7s %7s | %8s %7s %7s %8s %6s | %6s | %8s %7s %7s\n",
-      "context", "mode", "batch", "step", "device", "idle%", "dense", "store", "scores", "top-k", "(churn)", "diff+IO",
-      "lists", "attend", "sample", "weights", "cache", "bus", "floors", "ratio", "miss%", "MB rows", "meta", "tables");
+      "%7s %-8s %5s | %8s %8s %6s | %8s %8s %7s %7s %7s %7s %7s %7s %7s %7s %7s | %8s %7s %7s %8s %6s | %6s | %8s %7s "
+      "%7s\n",
+      "context", "mode", "batch", "step", "device", "idle%", "project", "MLP/exp", "logits", "store", "scores", "top-k",
+      "(churn)", "diff+IO", "lists", "attend", "sample", "weights", "cache", "bus", "floors", "ratio", "miss%",
+      "MB rows", "meta", "tables");
 }
 
 void print_case(const DecodeBed& bed, const DecodeCase& one, const DecodeTimes& times, std::int64_t budget) {
@@ -61,13 +65,13 @@ void print_case(const DecodeBed& bed, const DecodeCase& one, const DecodeTimes& 
   const Floors floors = floors_of(bed, one, budget, times);
   const DecodeBytes bytes = bed.bytes(one);
   std::printf(
-      "%7lld %-8s %5d | %8.3f %8.3f %6.1f | %8.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f | %8.3f %7.3f %7.3f "
-      "%8.3f %6.2f | %6.2f | %8.1f %7.1f %7.2f\n",
+      "%7lld %-8s %5d | %8.3f %8.3f %6.1f | %8.3f %8.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f | %8.3f "
+      "%7.3f %7.3f %8.3f %6.2f | %6.2f | %8.1f %7.1f %7.2f\n",
       static_cast<long long>(one.context), name(one.mode), one.batch, times.step_ms, times.device_ms,
-      100 * (1 - times.device_ms / times.step_ms), part(kProjected) + part(kLogits), part(kStored), part(kScored),
-      part(kSelected), part(kReplaced), part(kSwapped), part(kListed), part(kAttended), part(kSampled), floors.weights,
-      floors.cache, floors.bus, floors.sum(), times.step_ms / floors.sum(), 100 * times.misses, 1e-6 * bytes.rows,
-      1e-6 * bytes.metadata, 1e-6 * bytes.tables);
+      100 * (1 - times.device_ms / times.step_ms), part(kProjected) + part(kOutput), part(kFed), part(kLogits),
+      part(kStored), part(kScored), part(kSelected), part(kReplaced), part(kSwapped), part(kListed), part(kAttended),
+      part(kSampled), floors.weights, floors.cache, floors.bus, floors.sum(), times.step_ms / floors.sum(),
+      100 * times.misses, 1e-6 * bytes.rows, 1e-6 * bytes.metadata, 1e-6 * bytes.tables);
   std::fflush(stdout);
 }
 

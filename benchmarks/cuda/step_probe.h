@@ -35,8 +35,9 @@ class StepProbe final : public model::DecodeProbe {
     HOTSET_CUDA_CHECK(cudaEventRecordWithFlags(marks_.back().event->get(), stream_, cudaEventRecordExternal));
   }
 
-  // Of the last step, which is done. Milliseconds.
-  [[nodiscard]] double on_device() { return between(ends_[Part::kBegin], ends_[Part::kSampled]); }
+  // Of the last step, which is done. Milliseconds. From the launch of its forward pass on: what the host does before,
+  // while the device waits, is not in it.
+  [[nodiscard]] double on_device() { return between(ends_[Part::kInputs], ends_[Part::kSampled]); }
   [[nodiscard]] std::map<Part, double> parts() {
     std::map<Part, double> out;
     const kernels::cuda::Event* last = &ends_[Part::kInputs];

@@ -70,6 +70,13 @@ void expect_equal(const Records& gpu, const Records& cpu) {
   }
 }
 
+std::vector<DriverRequest> requests_of(const std::filesystem::path& folder) {
+  const auto cases = read_json(folder / "expected.json").at("cases");
+  std::vector<DriverRequest> requests;
+  for (const auto& one : cases) requests.push_back({.prompt = one.at("input_ids"), .new_tokens = 12});
+  return requests;
+}
+
 class DeviceSelectionReport : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -109,9 +116,7 @@ class DeviceSelectionReport : public ::testing::Test {
 TEST_F(DeviceSelectionReport, GroupedRows) {
   const auto folder = fixture("tiny-llama");
   const auto config = require(model::open_checkpoint(folder))->config();
-  std::vector<DriverRequest> requests;
-  for (const auto& one : read_json(folder / "expected.json").at("cases"))
-    requests.push_back({.prompt = one.at("input_ids"), .new_tokens = 12});
+  const auto requests = requests_of(folder);
   for (const char* const name : {"lowrank", "quest", "streaming"}) {
     SCOPED_TRACE(name);
     const auto basis = std::string(name) == "lowrank" ? folder / "index_basis.safetensors" : std::filesystem::path();
@@ -129,9 +134,7 @@ TEST_F(DeviceSelectionReport, LatentRows) {
     const auto folder = unpacked_fixture(name);
     const auto config = read_json(folder / "config.json");
     const std::int64_t top_k = config.at("index_topk");
-    std::vector<DriverRequest> requests;
-    for (const auto& one : read_json(folder / "expected.json").at("cases"))
-      requests.push_back({.prompt = one.at("input_ids"), .new_tokens = 12});
+    const auto requests = requests_of(folder);
     compare({.checkpoint = folder,
              .policy = {.algorithm = require(sparse::make_dsa({.top_k = top_k, .dim = config.at("index_head_dim")})),
                         .threshold = top_k},
