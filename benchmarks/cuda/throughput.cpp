@@ -5,6 +5,7 @@
 //   throughput [llama|deepseek] [churn] [steps] [GiB of the host pool]   the sweep
 //   throughput prompts                                                   Llama-3.1-8B
 //   throughput bytes                                                     needs no GPU
+// --context N before them: tokens of a sequence (default 32768).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,10 +34,10 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-constexpr double kBusBytes = 50e9;  // a second
-constexpr std::int64_t kContext = 32768;
+constexpr double kBusBytes = 50e9;      // a second
+constexpr double kOperations = 989e12;  // a second, of dense bf16 products
+constexpr std::int64_t kContext = 32768, kLeastContext = 8192, kMostContext = 131072;
 constexpr std::int64_t kNewTokens = 640;  // more than a sequence makes in all its steps here
-constexpr std::int64_t kPrompt = kContext - kNewTokens;
 constexpr std::int64_t kResidentSequences = 8;
 constexpr std::int64_t kMostSequences = 96;
 constexpr std::int64_t kBudget = 2048, kHotBuffer = 4096;
@@ -55,6 +56,8 @@ struct BenchOptions {
   double churn = 0;
   std::int64_t steps = 48;
   std::int64_t host_bytes = 0;
+  std::int64_t context = kContext;
+  std::int64_t resident_sequences = kResidentSequences;  // that the device pool holds
 };
 
 // Of a sequence that is generating, by the planner's own arithmetic.
@@ -105,10 +108,10 @@ Bench::Bench(const BenchOptions& options)
   engine.weights = model::make_dummy_weights(options_.config, *engine.backend, 1);
   const std::int64_t usable = require(storage::usable_memory()).bytes;
   const std::int64_t page_bytes = kPageTokens * layout_.rows.token_bytes() + layout_.metadata_page_bytes();
-  const std::int64_t pages = pages_for_tokens(kContext + 1) + 1;
+  const std::int64_t pages = pages_for_tokens(options_.context + 1) + 1;
   pools_.layout = layout_;
   pools_.host_pages = static_cast<std::int32_t>(std::min(options.host_bytes, usable / 10 * 9) / page_bytes);
-  pools_.device_pages = static_cast<std::int32_t>(kResidentSequences * pages * layout_.rows.layers);
+  pools_.device_pages = static_cast<std::int32_t>(options_.resident_sequences * pages * layout_.rows.layers);
   pools_.metadata_pages = static_cast<std::int32_t>(most_sequences() * pages * layout_.metadata_layers);
   auto device = require(storage::DevicePool::create(
       layout_, {.rows = pools_.device_pages, .metadata = pools_.metadata_pages}, cuda::device_pool_memory));
@@ -119,7 +122,7 @@ Bench::Bench(const BenchOptions& options)
       std::make_unique<model::DeviceStepRunner>(std::move(engine), std::move(device), std::move(host), algorithm_,
                                                 model::DeviceRunnerLimits{.max_batch = most_sequences(),
                                                                           .prefill_chunk = kChunk,
-                                                                          .max_tokens = kContext + 2,
+                                                                          .max_tokens = options_.context + 2,
                                                                           .largest_hot = hot_shape_,
                                                                           .max_selected = algorithm_->max_blocks()});
   runner_->set_selection_model(require(sparse::DeviceSelectionModel::create(
@@ -128,7 +131,7 @@ Bench::Bench(const BenchOptions& options)
   std::printf(
       "%s: device pool %lld tokens (%.1f GB), metadata %.1f GB, host pool %.1f GB (pinned in %.1f s); %.1f GB of the "
       "GPU are free\n",
-      options_.config.name.c_str(), static_cast<long long>(kResidentSequences * pages * kPageTokens),
+      options_.config.name.c_str(), static_cast<long long>(options_.resident_sequences * pages * kPageTokens),
       1e-9 * static_cast<double>(pools_.device_pages * layout_.rows.page_bytes()),
       1e-9 * static_cast<double>(pools_.metadata_pages * layout_.metadata.page_bytes()),
       1e-9 * static_cast<double>(pools_.host_pages * page_bytes), pinning.count(),
@@ -138,7 +141,7 @@ Bench::Bench(const BenchOptions& options)
 
 // That the host pool holds.
 std::int64_t Bench::most_sequences() const {
-  return std::clamp<std::int64_t>(pools_.host_pages / pages_for_tokens(kContext + 1), 1, kMostSequences);
+  return std::clamp<std::int64_t>(pools_.host_pages / pages_for_tokens(options_.context + 1), 1, kMostSequences);
 }
 
 LoadConfig Bench::load_config(KvModeChoice mode, std::int64_t chunk) const {
@@ -157,7 +160,7 @@ LoadConfig Bench::load_config(KvModeChoice mode, std::int64_t chunk) const {
 
 Bench::Point Bench::measure(EngineLoad& load, std::int64_t concurrency) const {
   const std::int64_t more = concurrency - load.running() - load.waiting();
-  if (more > 0) load.submit(more, kPrompt, kNewTokens);
+  if (more > 0) load.submit(more, options_.context - kNewTokens, kNewTokens);
   load.settle(kSettling);
   Point point;
   point.times = load.run(options_.steps);
@@ -173,12 +176,13 @@ void print_sweep_header(const BenchOptions& options) {
       "\nDecode throughput, %s: context %lld, FP8 rows, device pool of %lld resident sequences, budget %lld, hot "
       "buffer "
       "%lld,\nchurn %.3f; %lld steps a point\n",
-      options.config.name.c_str(), static_cast<long long>(kContext), static_cast<long long>(kResidentSequences),
-      static_cast<long long>(kBudget), static_cast<long long>(kHotBuffer), options.churn,
-      static_cast<long long>(options.steps));
+      options.config.name.c_str(), static_cast<long long>(options.context),
+      static_cast<long long>(options.resident_sequences), static_cast<long long>(kBudget),
+      static_cast<long long>(kHotBuffer), options.churn, static_cast<long long>(options.steps));
   std::printf(
-      "ceiling: tokens/s if only the bus took time (50 GB/s); plan: the control plane's own time, beside the "
-      "device\n\n");
+      "ceiling: tokens/s if only the bus took time (50 GB/s); plan: the control plane's own time, beside the device; "
+      "idle: of the\ntime, from the end of a step's work on the device until the host was ready to launch the next "
+      "one's\n\n");
   std::printf("%9s | %-36s | %-44s | %-26s | ratio\n", "", "resident-only", "hierarchical", "its bus");
   std::printf("%9s | %4s %5s %8s %9s %6s | %4s %4s %8s %9s %6s %8s | %6s %9s %9s | %6s %6s\n", "sequences", "run",
               "wait", "step ms", "tokens/s", "idle %", "run", "hot", "step ms", "tokens/s", "idle %", "plan us",
@@ -193,13 +197,13 @@ void Bench::sweep() {
   runner_->set_synthetic_prompts(true);
   std::map<std::int64_t, Point> resident;
   {
-    EngineLoad load(load_config(KvModeChoice::kResident, kContext), *runner_);
+    EngineLoad load(load_config(KvModeChoice::kResident, options_.context), *runner_);
     for (const std::int64_t n : points)
       // Beyond the first one that waits, more of them wait.
       resident[n] =
           !resident.empty() && resident.rbegin()->second.waiting > 0 ? resident.rbegin()->second : measure(load, n);
   }
-  EngineLoad load(load_config(KvModeChoice::kAuto, kContext), *runner_);
+  EngineLoad load(load_config(KvModeChoice::kAuto, options_.context), *runner_);
   double first_ratio = 0, last_ratio = 0;
   for (const std::int64_t n : points) {
     const Point& alone = resident.at(n);
@@ -236,16 +240,30 @@ void Bench::print_parts(EngineLoad& load) {
   load.wait();
   auto parts = probe.parts();
   std::printf(
-      "a step of it, ms (events between the parts): inputs %.3f, dense %.3f, store %.3f, scores %.3f, top-k %.3f, "
-      "(churn "
-      "%.3f), diff+IO %.3f, lists %.3f, attend %.3f, sample %.3f\n",
-      parts[kInputs], parts[kProjected] + parts[kLogits], parts[kStored], parts[kScored], parts[kSelected],
-      parts[kReplaced], parts[kSwapped], parts[kListed], parts[kAttended], parts[kSampled]);
+      "a step of it, ms (events between the parts): inputs %.3f, projections %.3f, MLP or experts %.3f, logits %.3f, "
+      "store %.3f, scores %.3f, top-k %.3f, (churn %.3f), diff+IO %.3f, lists %.3f, attend %.3f, sample %.3f\n",
+      parts[kInputs], parts[kProjected] + parts[kOutput], parts[kFed], parts[kLogits], parts[kStored], parts[kScored],
+      parts[kSelected], parts[kReplaced], parts[kSwapped], parts[kListed], parts[kAttended], parts[kSampled]);
   std::fflush(stdout);
   runner_->set_probe(nullptr);
 }
 
-// Prompts of kContext tokens, one after the other, in turn with and without finished pages going to the host.
+// What a prompt takes of a dense model of grouped attention: products with the weights of its layers, and attention to
+// the tokens before. Logits are those of one row.
+struct PromptOperations {
+  double weights = 0, attention = 0;
+};
+
+PromptOperations prompt_operations(const model::ModelConfig& config, std::int64_t tokens) {
+  HS_CHECK(!config.latent && !config.experts, "the model has grouped attention and an MLP");
+  const double hidden = config.hidden, q_width = static_cast<double>(config.heads) * config.head_dim;
+  const double kv_width = static_cast<double>(config.kv_heads) * config.head_dim, layers = config.layers;
+  const auto rows = static_cast<double>(tokens);
+  const double numbers = hidden * (2 * q_width + 2 * kv_width) + 3 * hidden * static_cast<double>(config.intermediate);
+  return {.weights = 2 * rows * layers * numbers, .attention = 2 * 2 * q_width * (rows * rows / 2) * layers};
+}
+
+// Prompts of the context's length, one after the other, in turn with and without finished pages going to the host.
 void Bench::prefill() {
   constexpr int kTurns = 2;
   runner_->set_synthetic_prompts(false);
@@ -256,18 +274,24 @@ void Bench::prefill() {
     load.submit(1, tokens, 1);
     return load.run_to_end().seconds;
   };
-  (void)seconds(kContext / 4, true);  // kernels are loaded, algorithms chosen
+  const std::int64_t tokens = options_.context - 1;
+  (void)seconds(options_.context / 4, true);  // kernels are loaded, algorithms chosen
   double with = std::numeric_limits<double>::max(), without = with;
   for (int turn = 0; turn < kTurns; ++turn) {
-    with = std::min(with, seconds(kContext - 1, true));
-    without = std::min(without, seconds(kContext - 1, false));
+    with = std::min(with, seconds(tokens, true));
+    without = std::min(without, seconds(tokens, false));
   }
   std::printf(
       "\nPrompt of %lld tokens, %s, %s rows, chunks of %lld: %.3f s, %.0f tokens/s (must 12,000, aim 20,000); without "
       "write-through %.3f s: ratio %.3f (must 0.95)\n",
-      static_cast<long long>(kContext - 1), options_.config.name.c_str(),
-      options_.dtype == KvDType::kFp8 ? "FP8" : "bf16", static_cast<long long>(kChunk), with,
-      static_cast<double>(kContext - 1) / with, without, without / with);
+      static_cast<long long>(tokens), options_.config.name.c_str(), options_.dtype == KvDType::kFp8 ? "FP8" : "bf16",
+      static_cast<long long>(kChunk), with, static_cast<double>(tokens) / with, without, without / with);
+  const PromptOperations operations = prompt_operations(options_.config, tokens);
+  const double weights = operations.weights / kOperations, attention = operations.attention / kOperations;
+  std::printf(
+      "floor at %.0f TFLOP/s: products with weights %.3f s + causal attention %.3f s = %.3f s; measured %.2f times "
+      "that\n",
+      1e-12 * kOperations, weights, attention, weights + attention, with / (weights + attention));
   std::fflush(stdout);
 }
 
@@ -312,9 +336,13 @@ void print_request_bytes() {
   std::printf("\n");
 }
 
-void run_prompts() {
-  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8})
-    Bench({.config = llama_8b(), .dtype = dtype, .host_bytes = std::int64_t{8} << 30}).prefill();
+// One prompt at a time.
+void run_prompts(std::int64_t context) {
+  for (const KvDType dtype : {KvDType::kBF16, KvDType::kFp8}) {
+    const std::int64_t host_bytes = std::int64_t{context > kContext ? 24 : 8} << 30;
+    Bench({.config = llama_8b(), .dtype = dtype, .host_bytes = host_bytes, .context = context, .resident_sequences = 2})
+        .prefill();
+  }
 }
 
 void run_sweep(BenchOptions options) {
@@ -326,6 +354,17 @@ void run_sweep(BenchOptions options) {
 }  // namespace hotset
 
 int main(int argc, char** argv) {
+  std::int64_t context = hotset::kContext;
+  if (argc > 2 && std::string(argv[1]) == "--context") {
+    context = std::atoll(argv[2]);
+    if (context < hotset::kLeastContext || context > hotset::kMostContext) {
+      std::fprintf(stderr, "throughput: --context is %lld to %lld\n", static_cast<long long>(hotset::kLeastContext),
+                   static_cast<long long>(hotset::kMostContext));
+      return 2;
+    }
+    argc -= 2;
+    argv += 2;
+  }
   const std::string model = argc > 1 ? argv[1] : "llama";
   constexpr const char* kKnown[] = {"llama", "deepseek", "prompts", "bytes"};
   if (std::ranges::find(kKnown, model) == std::end(kKnown)) {
@@ -340,11 +379,12 @@ int main(int argc, char** argv) {
   } else if (!hotset::kernels::cuda::gpu_available()) {
     std::printf("no GPU here\n");
   } else if (model == "prompts") {
-    hotset::run_prompts();
+    hotset::run_prompts(context);
   } else {
     hotset::run_sweep({.config = model == "deepseek" ? hotset::deepseek_v32() : hotset::llama_8b(),
                        .churn = std::clamp(churn, 0.0, 1.0),
                        .steps = std::clamp<std::int64_t>(steps, 1, 56),
-                       .host_bytes = host << 30});
+                       .host_bytes = host << 30,
+                       .context = context});
   }
 }
