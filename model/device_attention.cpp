@@ -9,6 +9,7 @@
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/selection/block_scores.h"
 #include "kernels/cuda/selection/index_scores.h"
+#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/low_rank_scores.h"
 #include "kernels/cuda/selection/top_k.h"
 #include "kernels/cuda/slot_lists.h"
@@ -21,6 +22,8 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPieceTokens = 4096;  // of earlier rows brought or expanded at once; whole prefill tiles
+constexpr std::int64_t kLeastGroup = 10;     // rows of a batch that load while others select and attend: measured
+constexpr std::int32_t kLoadBlocks = 16;     // of page I/O beside other work, which leaves it as many multiprocessors
 constexpr std::int64_t kSelectedRows = 256;  // of a prompt that select together
 static_assert(kPieceTokens % (cuda::kPrefillPieceTiles * kPageTokens) == 0);
 
@@ -168,25 +171,16 @@ void DeviceAttention::decode(const LayerAttention& layer) {
                              .positions = batch_->metadata_positions()},
                 .count = decode_.rows});
   tell_probe(Part::kStored, layer.layer);
-  if (!layer.shares_selection) {
-    selected_layer_ = layer.layer;
-    if (decode_.most_blocks > 0) select(layer);
-  }
+  if (!layer.shares_selection) selected_layer_ = layer.layer;
   kv_.share_selection(layer.layer, selected_layer_);
-  const std::int32_t* const selected = tables.selection_of(selected_layer_, 0);
-  const std::int32_t* const selected_counts = tables.selection_counts_of(selected_layer_);
-  const auto most_selected = static_cast<std::int32_t>(tables.max_selected);
+  const bool selects = !layer.shares_selection && decode_.most_blocks > 0;
+  const std::int64_t groups =
+      !decode_.hot ? 1 : std::clamp<std::int64_t>(decode_.rows / kLeastGroup, 1, std::ssize(loaded_));
+  if (groups > 1) return decode_in_groups(layer, groups, selects);
+  const RowRange all{.count = decode_.rows};
+  if (selects) select(layer, all, 0);
   if (decode_.hot) {
-    cuda::launch_swap_in({.diff = {.rows = rows,
-                                   .lengths = batch_->lengths(),
-                                   .selected = selected,
-                                   .selected_counts = selected_counts,
-                                   .slot_of = slot_of_.data(),
-                                   .misses = misses_.data(),
-                                   .counts = diff_counts_.data(),
-                                   .batch = decode_.rows,
-                                   .max_selected = most_selected,
-                                   .max_hot_blocks = kv_.limits().largest_hot.hot_blocks},
+    cuda::launch_swap_in({.diff = diff(layer.layer, all),
                           .host_rows = kv_.host_rows(layer.layer),
                           .device_rows = kv_.row_pool(),
                           .row_bytes = kv_.geometry().row_bytes()},
@@ -194,66 +188,130 @@ void DeviceAttention::decode(const LayerAttention& layer) {
     cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
   }
   tell_probe(Part::kSwapped, layer.layer);
-  cuda::launch_slot_lists({.rows = rows,
-                           .lengths = batch_->lengths(),
-                           .blocks = decode_.most_blocks > 0 ? selected : nullptr,
-                           .block_counts = selected_counts,
-                           .slot_of = slot_of_.data(),
-                           .slots = static_cast<std::int32_t*>(lists_.reserve(decode_.rows * decode_.longest_list * 4)),
-                           .counts = list_counts_.data(),
-                           .slot_stride = decode_.longest_list,
-                           .max_count = decode_.longest_list,
-                           .max_selected = most_selected,
-                           .row_block_tokens = batch_->block_tokens(),
-                           .batch = decode_.rows},
-                          stream_.get());
+  list_slots(layer.layer, all);
   tell_probe(Part::kListed, layer.layer);
-  attend(layer, 0, decode_.rows, decode_.longest_list, kv_.row_pool());
+  attend(layer, all, decode_.longest_list, kv_.row_pool());
   tell_probe(Part::kAttended, layer.layer);
 }
 
-void DeviceAttention::select(const LayerAttention& layer) {
+// While the bus brings what a group of rows misses, the next ones select, and those before attend. A row's numbers do
+// not depend on its group.
+void DeviceAttention::decode_in_groups(const LayerAttention& layer, std::int64_t groups, bool selects) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  using Part = DecodeProbe::Part;
+  const auto rows_of = [&](std::int64_t group) {
+    const std::int64_t first = decode_.rows * group / groups;
+    return RowRange{.first = first, .count = decode_.rows * (group + 1) / groups - first};
+  };
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const RowRange rows = rows_of(group);
+    // Scores whose blocks wait for one another would else wait until the page I/O leaves its multiprocessors.
+    const std::int32_t blocks = group == 0 ? 0 : cuda::launch_limits().multiprocessors - kLoadBlocks;
+    if (selects) select(layer, rows, blocks);
+    cuda::launch_sparse_diff(diff(layer.layer, rows), stream_.get());
+    diff_done_.record(stream_);
+    diff_done_.make_wait(load_stream_);
+    cuda::launch_load_misses({.rows = tables.hot_rows_of(layer.layer) + rows.first,
+                              .misses = misses_.data() + rows.first * tables.max_selected,
+                              .counts = diff_counts_.data() + rows.first,
+                              .host_rows = kv_.host_rows(layer.layer),
+                              .device_rows = kv_.row_pool(),
+                              .row_bytes = kv_.geometry().row_bytes(),
+                              .batch = static_cast<std::int32_t>(rows.count),
+                              .max_selected = static_cast<std::int32_t>(tables.max_selected),
+                              .blocks = kLoadBlocks},
+                             load_stream_.get());
+    loaded_[static_cast<std::size_t>(group)].record(load_stream_);
+    list_slots(layer.layer, rows);
+    tell_probe(Part::kListed, layer.layer);
+  }
+  cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
+  for (std::int64_t group = 0; group < groups; ++group) {
+    loaded_[static_cast<std::size_t>(group)].make_wait(stream_);
+    tell_probe(Part::kSwapped, layer.layer);
+    attend(layer, rows_of(group), decode_.longest_list, kv_.row_pool(), rows_of(group).first);
+    tell_probe(Part::kAttended, layer.layer);
+  }
+}
+
+cuda::SparseDiffParams DeviceAttention::diff(LayerId layer, const RowRange& rows) const {
+  const sparse::DeviceTables& tables = kv_.tables();
+  return {.rows = tables.hot_rows_of(layer) + rows.first,
+          .lengths = batch_->lengths() + rows.first,
+          .selected = tables.selection_of(selected_layer_, rows.first),
+          .selected_counts = tables.selection_counts_of(selected_layer_) + rows.first,
+          .slot_of = slot_of_.data() + rows.first * tables.max_selected,
+          .misses = misses_.data() + rows.first * tables.max_selected,
+          .counts = diff_counts_.data() + rows.first,
+          .batch = static_cast<std::int32_t>(rows.count),
+          .max_selected = static_cast<std::int32_t>(tables.max_selected),
+          .max_hot_blocks = kv_.limits().largest_hot.hot_blocks};
+}
+
+// Of what the selections name, or of everything.
+void DeviceAttention::list_slots(LayerId layer, const RowRange& rows) {
+  const sparse::DeviceTables& tables = kv_.tables();
+  auto* const lists = static_cast<std::int32_t*>(lists_.reserve(decode_.rows * decode_.longest_list * 4));
+  cuda::launch_slot_lists(
+      {.rows = tables.hot_rows_of(layer) + rows.first,
+       .lengths = batch_->lengths() + rows.first,
+       .blocks = decode_.most_blocks > 0 ? tables.selection_of(selected_layer_, rows.first) : nullptr,
+       .block_counts = tables.selection_counts_of(selected_layer_) + rows.first,
+       .slot_of = slot_of_.data() + rows.first * tables.max_selected,
+       .slots = lists + rows.first * decode_.longest_list,
+       .counts = list_counts_.data() + rows.first,
+       .slot_stride = decode_.longest_list,
+       .max_count = decode_.longest_list,
+       .max_selected = static_cast<std::int32_t>(tables.max_selected),
+       .row_block_tokens = batch_->block_tokens() + rows.first,
+       .batch = static_cast<std::int32_t>(rows.count)},
+      stream_.get());
+}
+
+void DeviceAttention::select(const LayerAttention& layer, const RowRange& rows, std::int32_t blocks) {
   const sparse::DeviceTables& tables = kv_.tables();
   const std::int32_t metadata = metadata_layer(layer.layer);
   const float* scores = nullptr;
   if (decode_.longest_scored > 0) {
-    scores = score(layer, {.lengths = batch_->scored_lengths(),
-                           .first = batch_->first(),
-                           .last = batch_->last(),
+    scores = score(layer, {.lengths = batch_->scored_lengths() + rows.first,
+                           .first = batch_->first() + rows.first,
+                           .last = batch_->last() + rows.first,
                            .pool = kv_.metadata_pool(),
-                           .pages = tables.metadata_of(0, metadata),
+                           .pages = tables.metadata_of(rows.first, metadata),
                            .page_stride = tables.metadata_layers * tables.pages,
-                           .rows = decode_.rows,
-                           .max_length = decode_.longest_scored});
+                           .first_row = rows.first,
+                           .rows = rows.count,
+                           .max_length = decode_.longest_scored,
+                           .blocks = blocks});
   }
   tell_probe(DecodeProbe::Part::kScored, layer.layer);
   cuda::launch_top_k({.scores = scores,
                       .stride = decode_.longest_scored,
-                      .lengths = batch_->blocks(),
-                      .first = batch_->first(),
-                      .last = batch_->last(),
-                      .k = batch_->budgets(),
-                      .rows = decode_.rows,
+                      .lengths = batch_->blocks() + rows.first,
+                      .first = batch_->first() + rows.first,
+                      .last = batch_->last() + rows.first,
+                      .k = batch_->budgets() + rows.first,
+                      .rows = rows.count,
                       .max_length = decode_.most_blocks,
-                      .out = tables.selection_of(layer.layer, 0),
+                      .out = tables.selection_of(layer.layer, rows.first),
                       .out_stride = tables.max_selected,
-                      .counts = tables.selection_counts_of(layer.layer)},
+                      .counts = tables.selection_counts_of(layer.layer) + rows.first},
                      stream_.get());
   tell_probe(DecodeProbe::Part::kSelected, layer.layer);
   if (selection_model_ == nullptr) return;
   // A sequence's first page on the host stays while it runs.
-  selection_model_->replace({.selections = tables.selection_of(layer.layer, 0),
-                             .counts = tables.selection_counts_of(layer.layer),
+  selection_model_->replace({.selections = tables.selection_of(layer.layer, rows.first),
+                             .counts = tables.selection_counts_of(layer.layer) + rows.first,
                              .stride = tables.max_selected,
-                             .lengths = batch_->lengths(),
-                             .blocks = batch_->blocks(),
-                             .first = batch_->first(),
-                             .last = batch_->last(),
-                             .block_tokens = batch_->block_tokens(),
-                             .sequences = tables.host_pages,
+                             .lengths = batch_->lengths() + rows.first,
+                             .blocks = batch_->blocks() + rows.first,
+                             .first = batch_->first() + rows.first,
+                             .last = batch_->last() + rows.first,
+                             .block_tokens = batch_->block_tokens() + rows.first,
+                             .sequences = tables.host_pages + rows.first * tables.pages,
                              .sequence_stride = tables.pages,
                              .layer = layer.layer.value(),
-                             .rows = decode_.rows},
+                             .rows = static_cast<std::int32_t>(rows.count)},
                             stream_.get());
   tell_probe(DecodeProbe::Part::kReplaced, layer.layer);
 }
@@ -273,25 +331,30 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
                                .scores = scores,
                                .stride = scoring.max_length};
   const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * kv_.geometry().key_dim);
+  const bool exact = backend_.activation_type() == kernels::ElementType::kF32;  // float32 throughout, as on the CPU
   switch (geometry.kind) {
     case MetadataGeometry::Kind::kIndexKeys:
       HS_CHECK(layer.index_q != nullptr && layer.index_weights != nullptr, "DSA needs the indexer's queries");
       cuda::launch_index_scores({.rows = rows,
-                                 .q = layer.index_q,
+                                 .q = layer.index_q + scoring.first_row * layer.index_heads * geometry.dim,
                                  .q_stride = std::int64_t{layer.index_heads} * geometry.dim,
-                                 .weights = layer.index_weights,
-                                 .heads = layer.index_heads},
+                                 .weights = layer.index_weights + scoring.first_row * layer.index_heads,
+                                 .heads = layer.index_heads,
+                                 .grid_blocks = scoring.blocks,
+                                 .plain = exact},
                                 stream_.get());
       break;
     case MetadataGeometry::Kind::kLowRankKeys: {
       const auto bytes = cuda::low_rank_workspace_bytes(scoring.rows, scoring.max_length, shape_.heads, geometry.rank);
       cuda::launch_low_rank_scores({.rows = rows,
-                                    .q = layer.q,
+                                    .q = layer.q + scoring.first_row * q_stride,
                                     .q_stride = q_stride,
                                     .basis = basis_[static_cast<std::size_t>(layer.layer.value())].data(),
                                     .heads = shape_.heads,
                                     .scale = shape_.scale,
-                                    .workspace = score_workspace_.reserve(static_cast<std::int64_t>(bytes))},
+                                    .workspace = score_workspace_.reserve(static_cast<std::int64_t>(bytes)),
+                                    .grid_blocks = scoring.blocks,
+                                    .plain = exact},
                                    stream_.get());
       break;
     }
@@ -299,7 +362,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
       const auto bytes =
           cuda::block_workspace_bytes(scoring.rows, scoring.max_length, geometry.block_tokens, shape_.heads);
       cuda::launch_block_scores({.rows = rows,
-                                 .q = layer.q,
+                                 .q = layer.q + scoring.first_row * q_stride,
                                  .q_stride = q_stride,
                                  .first = scoring.first,
                                  .last = scoring.last,
@@ -315,28 +378,28 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
   return scores;
 }
 
-// Queries [first_row, first_row + rows) over the lists in lists_.
-void DeviceAttention::attend(const LayerAttention& layer, std::int64_t first_row, std::int64_t rows,
-                             std::int64_t max_count, const std::byte* pool) {
+// Over the lists in lists_ from `first_list` on.
+void DeviceAttention::attend(const LayerAttention& layer, const RowRange& rows, std::int64_t max_count,
+                             const std::byte* pool, std::int64_t first_list) {
   const KvGeometry& geometry = kv_.geometry();
   const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
   const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
-  const kernels::ActivationsOut out = layer.context.from(first_row * out_width);
-  const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(geometry, shape_.heads, rows, max_count);
+  const kernels::ActivationsOut out = layer.context.from(rows.first * out_width);
+  const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(geometry, shape_.heads, rows.count, max_count);
   cuda::launch_sparse_attention({.geometry = geometry,
                                  .q_type = cuda::ActivationType::kF32,
                                  .out_type = type_of(out.type()),
-                                 .q = layer.q + first_row * q_stride,
+                                 .q = layer.q + rows.first * q_stride,
                                  .q_stride = q_stride,
                                  .pool = pool,
                                  .slot_type = cuda::SlotType::kInt32,
-                                 .slots = lists_.reserve(rows * max_count * 4),
+                                 .slots = static_cast<std::int32_t*>(lists_.reserve(0)) + first_list * max_count,
                                  .slot_stride = max_count,
-                                 .counts = list_counts_.data(),
+                                 .counts = list_counts_.data() + first_list,
                                  .max_count = max_count,
                                  .out = out.data(),
                                  .out_stride = out_width,
-                                 .rows = rows,
+                                 .rows = rows.count,
                                  .heads = shape_.heads,
                                  .scale = shape_.scale,
                                  .workspace = attention_workspace_.reserve(bytes),
@@ -533,7 +596,7 @@ void DeviceAttention::prompt_selected(const LayerAttention& layer, std::int64_t 
                              .block_tokens = slice_->selection->block_tokens(),
                              .batch = static_cast<std::int32_t>(rows)},
                             stream_.get());
-    attend(layer, begin, rows, most, pool);
+    attend(layer, {.first = begin, .count = rows}, most, pool);
   }
 }
 

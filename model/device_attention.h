@@ -10,6 +10,8 @@
 // the steps.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -75,11 +77,19 @@ class DeviceAttention final : public KvAttention {
   };
   // Finishes them.
   void store(const LayerAttention& layer, const Targets& targets);
+  struct RowRange {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
   void decode(const LayerAttention& layer);
+  void decode_in_groups(const LayerAttention& layer, std::int64_t groups, bool selects);
+  [[nodiscard]] kernels::cuda::SparseDiffParams diff(LayerId layer, const RowRange& rows) const;
+  void list_slots(LayerId layer, const RowRange& rows);
   void tell_probe(DecodeProbe::Part part, LayerId layer) {
     if (probe_ != nullptr) probe_->after(part, layer);
   }
-  void select(const LayerAttention& layer);
+  // `blocks`: of the grid that scores; 0: all.
+  void select(const LayerAttention& layer, const RowRange& rows, std::int32_t blocks);
   struct Scoring {  // of rows that select
     const std::int64_t* query_rows = nullptr;
     const std::int64_t* lengths = nullptr;  // tokens; 0: not scored
@@ -88,12 +98,14 @@ class DeviceAttention final : public KvAttention {
     const std::byte* pool = nullptr;
     const std::int32_t* pages = nullptr;
     std::int64_t page_stride = 0;
+    std::int64_t first_row = 0;  // its query
     std::int64_t rows = 0;
     std::int64_t max_length = 0;
+    std::int32_t blocks = 0;  // of the grid; 0: all
   };
   float* score(const LayerAttention& layer, const Scoring& scoring);
-  void attend(const LayerAttention& layer, std::int64_t first_row, std::int64_t rows, std::int64_t max_count,
-              const std::byte* pool);
+  void attend(const LayerAttention& layer, const RowRange& rows, std::int64_t max_count, const std::byte* pool,
+              std::int64_t first_list = 0);
 
   void prompt(std::uint64_t step, const LayerAttention& layer);
   void prompt_dense(const LayerAttention& layer, std::int64_t rows);
@@ -125,7 +137,10 @@ class DeviceAttention final : public KvAttention {
   DecodeProbe* probe_ = nullptr;
   const sparse::DeviceSelectionModel* selection_model_ = nullptr;
   DeviceSelectionReport* report_ = nullptr;
-  const DecodeBatch* batch_ = nullptr;  // decoding
+  kernels::cuda::DeviceStream load_stream_{/*urgent=*/true};
+  kernels::cuda::DeviceEvent diff_done_;
+  std::array<kernels::cuda::DeviceEvent, 4> loaded_;  // [group of rows] of a layer
+  const DecodeBatch* batch_ = nullptr;                // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt
   const std::int64_t* positions_ = nullptr;

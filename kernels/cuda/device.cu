@@ -190,9 +190,11 @@ void* PinnedBlock::take_bytes(std::int64_t bytes) {
   return pieces_.back().memory->data();
 }
 
-DeviceStream::DeviceStream() {
+DeviceStream::DeviceStream(bool urgent) {
   cudaStream_t stream = nullptr;
-  HOTSET_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  int least = 0, greatest = 0;
+  HOTSET_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  HOTSET_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least));
   stream_ = stream;
 }
 DeviceStream::~DeviceStream() { cudaStreamDestroy(stream_); }

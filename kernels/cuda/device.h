@@ -102,7 +102,8 @@ class PinnedBlock {
 
 class DeviceStream {
  public:
-  DeviceStream();
+  // `urgent`: where both have blocks to start, those of this stream come first.
+  explicit DeviceStream(bool urgent = false);
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
   ~DeviceStream();
