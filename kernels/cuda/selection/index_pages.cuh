@@ -260,6 +260,7 @@ __global__ void __launch_bounds__(128 * Keys::kGroups, 1) score_kernel(const Ind
 
 template <class Keys, int kHeads>
 void launch(const IndexScoresDeviceParams& params, unsigned blocks, Stream stream) {
+  static_assert(sizeof(Shared<Keys, kHeads>) <= 227 * 1024, "more than a block has on Hopper");
   static const bool ready = [] {
     HOTSET_CUDA_CHECK(cudaFuncSetAttribute(score_kernel<Keys, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(sizeof(Shared<Keys, kHeads>))));
