@@ -21,7 +21,7 @@ namespace hotset::kernels::cuda {
 
 constexpr int kTiles = static_cast<int>(kPageTokens) / 16;
 constexpr int kLaneTokens = 2 * kTiles;
-constexpr int kMostGroup = 4;  // query heads of a KV head
+constexpr int kMostGroup = kSliceHeads;  // query heads of a product
 constexpr unsigned kAllLanes = 0xffffffffU;
 
 // A lane's codes of one token: rank / 4 of them.

@@ -12,6 +12,24 @@ namespace hotset::kernels::cuda {
 
 inline constexpr int kChunkPages = 4;
 inline constexpr int kChunkTokens = kChunkPages * static_cast<int>(kPageTokens);
+inline constexpr int kSliceHeads = 4;
+
+// Query heads in slices of at most kSliceHeads heads of one KV head, in their order.
+struct HeadSlices {
+  int kv_heads;
+  int group;  // query heads of a KV head
+  int of_group;
+
+  __host__ __device__ HeadSlices(int heads, int kv_heads)
+      : kv_heads(kv_heads), group(heads / kv_heads), of_group((group + kSliceHeads - 1) / kSliceHeads) {}
+  [[nodiscard]] __host__ __device__ int count() const { return kv_heads * of_group; }
+  [[nodiscard]] __device__ int first_head(int slice) const {
+    return slice / of_group * group + slice % of_group * kSliceHeads;
+  }
+  [[nodiscard]] __device__ int heads(int slice) const {
+    return min(kSliceHeads, group - slice % of_group * kSliceHeads);
+  }
+};
 
 struct LowRankWork {
   float* projected;     // [rows, heads, rank]
@@ -40,6 +58,8 @@ __device__ __forceinline__ float2 join_sums(float2 a, float2 b) {
   return {largest, a.y * exp2_fast(a.x - shift) + b.y * exp2_fast(b.x - shift)};
 }
 
+// Blocks of the two passes on tensor cores that a multiprocessor holds.
+constexpr int low_rank_mma_blocks(int rank) { return rank == 64 ? 2 : 3; }
 [[nodiscard]] bool low_rank_mma_fits(const LowRankScoresDeviceParams& params);
 void launch_low_rank_chunks_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
                                 Stream stream);

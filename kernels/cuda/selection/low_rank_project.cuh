@@ -1,4 +1,4 @@
-// The projection of a row's queries on the basis of low-rank keys, by a block for each KV head.
+// The projection of a row's queries on the basis of low-rank keys.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,19 @@ constexpr int kProjectOutputs = 128;
 constexpr float kLog2E = 1.44269504088896341F;
 
 // All threads of a block of kProjectThreads. A warp sums its share of the channels, ascending; then the warps' sums are
-// added in order. write(i, x): x is output i of [head of the group][channel of the basis], in units of log 2. A barrier
-// follows the writes.
+// added in order. write(i, x): x is output i of [head][channel of the basis], in units of log 2. `heads` heads from
+// `first_head` on, all of one KV head. A barrier follows the writes.
 template <class Write>
-__device__ void project_group(const LowRankScoresDeviceParams& params, std::int64_t row, int kv_head,
-                              const Write& write) {
+__device__ void project_heads(const LowRankScoresDeviceParams& params, std::int64_t row, int kv_head, int first_head,
+                              int heads, const Write& write) {
   __shared__ float sums[kProjectWarps][kProjectOutputs];
   const MetadataGeometry& geometry = params.rows.geometry;
   const int rank = geometry.rank;
   const int dim = geometry.dim;
-  const int group = params.heads / geometry.kv_heads;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int outputs = group * rank;
-  const float* const q = params.q + query_row(params.rows, row) * params.q_stride + std::int64_t{kv_head} * group * dim;
+  const int outputs = heads * rank;
+  const float* const q = params.q + query_row(params.rows, row) * params.q_stride + std::int64_t{first_head} * dim;
   const float* const basis = params.basis + std::int64_t{kv_head} * dim * rank;
   const int begin = dim * warp / kProjectWarps;
   const int end = dim * (warp + 1) / kProjectWarps;

@@ -18,20 +18,21 @@ namespace {
 
 constexpr int kJoinThreads = 128;
 constexpr int kPlainThreads = kChunkTokens;
-constexpr int kBlocksPerMultiprocessor = 3;  // of the tensor core form
 constexpr unsigned kAll = 0xffffffffU;
 
-// Block: (row, KV head).
+// Block: (row, slice of heads).
 __global__ void __launch_bounds__(kProjectThreads)
     project_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
   let_next_kernel_start();
   wait_for_kernels_before();
   const std::int64_t row = blockIdx.x;
-  const int kv_head = static_cast<int>(blockIdx.y);
+  const int slice = static_cast<int>(blockIdx.y);
   if (scored_length(params.rows, row) == 0) return;
-  const int group = params.heads / params.rows.geometry.kv_heads;
-  float* const out = work.projected + (row * params.heads + std::int64_t{kv_head} * group) * params.rows.geometry.rank;
-  project_group(params, row, kv_head, [&](int i, float value) { out[i] = value; });
+  const HeadSlices slices(params.heads, params.rows.geometry.kv_heads);
+  const int head = slices.first_head(slice);
+  float* const out = work.projected + (row * params.heads + head) * params.rows.geometry.rank;
+  project_heads(params, row, slice / slices.of_group, head, slices.heads(slice),
+                [&](int i, float value) { out[i] = value; });
 }
 
 // Warp: (row, head). A lane takes every 32nd chunk in ascending order; then lanes join in a fixed tree.
@@ -145,9 +146,9 @@ LowRankWork divide(void* workspace, std::int64_t rows, std::int64_t max_length, 
   return work;
 }
 
-unsigned blocks_for(std::int64_t wanted, std::int32_t forced) {
+unsigned blocks_for(std::int64_t wanted, std::int32_t rank, std::int32_t forced) {
   if (forced > 0) return static_cast<unsigned>(forced);
-  const std::int64_t most = std::int64_t{launch_limits().multiprocessors} * kBlocksPerMultiprocessor;
+  const std::int64_t most = std::int64_t{launch_limits().multiprocessors} * low_rank_mma_blocks(rank);
   return static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, most));
 }
 
@@ -159,23 +160,24 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
   const ScoredPages& rows = params.rows;
   const std::int32_t kv_heads = rows.geometry.kv_heads;
   const LowRankWork work = divide(params.workspace, rows.rows, rows.max_length, params.heads);
-  launch_dependent(project_kernel, dim3(static_cast<unsigned>(rows.rows), static_cast<unsigned>(kv_heads)),
-                   kProjectThreads, 0, 0, stream, params, work);
+  const auto slices = static_cast<unsigned>(HeadSlices(params.heads, kv_heads).count());
+  launch_dependent(project_kernel, dim3(static_cast<unsigned>(rows.rows), slices), kProjectThreads, 0, 0, stream,
+                   params, work);
+  const auto blocks = [&](std::int64_t wanted) { return blocks_for(wanted, rows.geometry.rank, params.grid_blocks); };
   const bool tuned = !params.plain && low_rank_mma_fits(params);
   const std::int64_t chunks = rows.rows * work.chunks;
   if (tuned) {
-    launch_low_rank_chunks_mma(params, work, blocks_for(ceil_div(chunks * kv_heads, 4), params.grid_blocks), stream);
+    launch_low_rank_chunks_mma(params, work, blocks(ceil_div(chunks * kv_heads, 4)), stream);
   } else {
-    chunks_plain_kernel<<<blocks_for(chunks * params.heads, params.grid_blocks), kPlainThreads, 0, stream>>>(params,
-                                                                                                             work);
+    chunks_plain_kernel<<<blocks(chunks * params.heads), kPlainThreads, 0, stream>>>(params, work);
     HOTSET_CUDA_CHECK_LAUNCH();
   }
   const auto joins = static_cast<unsigned>(ceil_div(rows.rows * params.heads, kJoinThreads / 32));
   launch_dependent(join_kernel, dim3(joins), kJoinThreads, 0, 0, stream, params, work);
   if (tuned) {
-    launch_low_rank_scores_mma(params, work, blocks_for(ceil_div(chunks * kChunkPages, 4), params.grid_blocks), stream);
+    launch_low_rank_scores_mma(params, work, blocks(ceil_div(chunks * kChunkPages, 4)), stream);
   } else {
-    scores_plain_kernel<<<blocks_for(chunks, params.grid_blocks), kPlainThreads, 0, stream>>>(params, work);
+    scores_plain_kernel<<<blocks(chunks), kPlainThreads, 0, stream>>>(params, work);
     HOTSET_CUDA_CHECK_LAUNCH();
   }
 }

@@ -1,5 +1,5 @@
 // The form in two passes of low-rank scores on tensor cores (low_rank_codes.cuh). Parts stream through a private ring
-// of bulk copies.
+// of bulk copies. A part that is there is multiplied with each slice of its KV head's query heads in turn.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/runtime.h"
@@ -13,8 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kStages = 4;
-constexpr int kBlocks = 3;  // of a multiprocessor
-constexpr int kMostKvHeads = 32;
+constexpr int kMostSlices = 32;
 
 // A warp's ring of parts. Every part started is taken, in order.
 template <int kRank>
@@ -40,10 +39,14 @@ struct PartRing {
     }
     to = (to + 1) % kStages;
   }
-  // All lanes; afterwards the ring has room for one more.
-  __device__ void take(PagePart<kRank>& part) {
-    wait_bulk_copy(&memory.filled[warp][from], parity);
-    part.load(memory.parts[warp][from]);
+  // All lanes: the part `ahead` of the next one to take; it stays in the ring.
+  __device__ void load(PagePart<kRank>& part, int ahead) {
+    const int at = from + ahead;
+    wait_bulk_copy(&memory.filled[warp][at % kStages], at < kStages ? parity : parity ^ 1U);
+    part.load(memory.parts[warp][at % kStages]);
+  }
+  // All lanes, which have loaded the next part: the ring has room for one more.
+  __device__ void drop() {
     __syncwarp();
     from = (from + 1) % kStages;
     if (from == 0) parity ^= 1U;
@@ -54,44 +57,46 @@ template <int kRank>
 struct WarpsShared {
   static constexpr int kOperands = Codes<kRank>::kOperands;
   RowUnits units;
-  alignas(16) std::uint32_t queries[kMostKvHeads][32][kOperands];  // a lane's operands
-  alignas(16) std::int32_t starts[kMostKvHeads][2 * kMostGroup];   // of a column
-  float scales[kMostKvHeads][kMostGroup];
-  alignas(16) float4 totals[kMostKvHeads][kMostGroup];  // of the row: largest logit, 1 / (heads * sum), head's scale
+  alignas(16) std::uint32_t queries[kMostSlices][32][kOperands];  // a lane's operands
+  alignas(16) std::int32_t starts[kMostSlices][2 * kSliceHeads];  // of a column
+  float scales[kMostSlices][kSliceHeads];
+  alignas(16) float4 totals[kMostSlices][kSliceHeads];  // of the row: largest logit, 1 / (heads * sum), head's scale
   typename PartRing<kRank>::Memory ring;
 
-  // All warps; between barriers.
-  __device__ void load_queries(const float* projected, int kv_heads, int group) {
+  // All warps; between barriers. `projected`: of the row.
+  __device__ void load_queries(const float* projected, const HeadSlices& slices) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int kv_head = static_cast<int>(threadIdx.x) / 32; kv_head < kv_heads; kv_head += kWarps) {
+    for (int slice = static_cast<int>(threadIdx.x) / 32; slice < slices.count(); slice += kWarps) {
       QueryPart<kRank> query;
-      query.load(projected + std::int64_t{kv_head} * group * kRank, group);
+      query.load(projected + std::int64_t{slices.first_head(slice)} * kRank, slices.heads(slice));
 #pragma unroll
-      for (int i = 0; i < kOperands; ++i) queries[kv_head][lane][i] = query.operands[i];
-      if (lane % 4 == 0) starts[kv_head][lane / 4] = query.start;
-      if (lane % 8 == 0) scales[kv_head][lane / 8] = query.scale;
+      for (int i = 0; i < kOperands; ++i) queries[slice][lane][i] = query.operands[i];
+      if (lane % 4 == 0) starts[slice][lane / 4] = query.start;
+      if (lane % 8 == 0) scales[slice][lane / 8] = query.scale;
     }
   }
-  __device__ void query_of(int kv_head, std::uint32_t (&query)[kOperands]) const {
+  __device__ void query_of(int slice, std::uint32_t (&query)[kOperands]) const {
 #pragma unroll
-    for (int i = 0; i < kOperands; ++i) query[i] = queries[kv_head][threadIdx.x % 32][i];
+    for (int i = 0; i < kOperands; ++i) query[i] = queries[slice][threadIdx.x % 32][i];
   }
   // Of the lane's head.
-  __device__ int4 start_of(int kv_head) const {
-    const int2 start = *reinterpret_cast<const int2*>(&starts[kv_head][threadIdx.x % 4 * 2]);
+  __device__ int4 start_of(int slice) const {
+    const int2 start = *reinterpret_cast<const int2*>(&starts[slice][threadIdx.x % 4 * 2]);
     return {start.x, start.y, start.x, start.y};
   }
 };
 
-constexpr float kMostProduct = 1e30F;  // an infinite product counts as this one; its negative is nothing
+// Larger logits count as this one, beyond which float32 has no room for differences anyway.
+constexpr float kMostLogit = 0x1p20F;
 
-// Adds to the largest product and sum of 2^(scale * (product - it)) of a lane's tokens so far. An exponential of NaN
-// becomes 0, one of infinity 1.
-__device__ __forceinline__ void add_products(float2& sum, const float (&products)[kLaneTokens], float scale) {
+// Adds to the largest product, at least -most and at most `most`, and the sum of 2^(scale * (product - it)) of a lane's
+// tokens so far. An exponential of NaN becomes 0, one of more than `most` 1.
+__device__ __forceinline__ void add_products(float2& sum, const float (&products)[kLaneTokens], float scale,
+                                             float most) {
   float largest = sum.x;
 #pragma unroll
   for (const float product : products) largest = fmaxf(largest, product);  // NaN is left out
-  largest = fminf(largest, kMostProduct);
+  largest = fminf(largest, most);
   const float shift = largest * scale;
   float total = sum.y * exp2_fast(fmaf(sum.x, scale, -shift));
 #pragma unroll
@@ -124,9 +129,9 @@ struct ChunkCursor {
   }
 };
 
-// A warp takes a (chunk, KV head).
+// A warp takes a (chunk, KV head), whose parts stay in the ring until the last slice of heads has taken them.
 template <int kRank>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, low_rank_mma_blocks(kRank))
     chunks_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<WarpsShared<kRank>*>(memory);
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   wait_for_kernels_before();
   const ScoredPages& rows = params.rows;
   const int kv_heads = rows.geometry.kv_heads;
-  const int group = params.heads / kv_heads;
+  const HeadSlices slices(params.heads, kv_heads);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t page_bytes = rows.geometry.page_bytes();
@@ -160,49 +165,62 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     };
     for (int i = 0; i < kStages; ++i) start_next();
     __syncthreads();  // the row before is done with the queries
-    shared.load_queries(work.projected + row * params.heads * kRank, kv_heads, group);
+    shared.load_queries(work.projected + row * params.heads * kRank, slices);
     __syncthreads();
     for (auto unit = static_cast<std::int32_t>(begin) + warp; unit < ahead.end; unit += kWarps) {
       const std::int32_t chunk = unit / kv_heads;
       const std::int32_t kv_head = unit % kv_heads;
       const auto left = static_cast<int>(min(length - std::int64_t{chunk} * kChunkTokens, std::int64_t{kChunkTokens}));
-      std::uint32_t query[Codes<kRank>::kOperands];
-      shared.query_of(kv_head, query);
-      const int4 start = shared.start_of(kv_head);
-      const float head_scale = shared.scales[kv_head][lane % 4];
-      const float scale = isnan(head_scale) ? 0.0F : head_scale;
-      float2 sum = {-kMostProduct, 0.0F};
 #pragma unroll 1
-      for (int tokens = left; tokens > 0; tokens -= static_cast<int>(kPageTokens)) {
-        PagePart<kRank> part;
-        ring.take(part);
-        start_next();
-        float products[kLaneTokens];
-        multiply<kRank>(part, query, start, products);
-#pragma unroll
-        for (int i = 0; i < kLaneTokens; ++i) products[i] *= __half2float(part.scales[i]);
-        if (tokens < static_cast<int>(kPageTokens)) {
-          asm volatile("" ::: "memory");  // stays a branch: few pages are not full
-#pragma unroll
-          for (int i = 0; i < kLaneTokens; ++i) {
-            if (PagePart<kRank>::token(i) >= tokens) products[i] = NAN;
+      for (int slice = kv_head * slices.of_group; slice < (kv_head + 1) * slices.of_group; ++slice) {
+        const bool last = slice + 1 == (kv_head + 1) * slices.of_group;
+        std::uint32_t query[Codes<kRank>::kOperands];
+        shared.query_of(slice, query);
+        const int4 start = shared.start_of(slice);
+        const float head_scale = shared.scales[slice][lane % 4];
+        const float scale = isnan(head_scale) ? 0.0F : head_scale;
+        const float most = fminf(kMostLogit / scale, 1e30F);
+        float2 sum = {-most, 0.0F};
+        int page = 0;
+#pragma unroll 1
+        for (int tokens = left; tokens > 0; tokens -= static_cast<int>(kPageTokens)) {
+          PagePart<kRank> part;
+          ring.load(part, page);
+          if (last) {
+            ring.drop();
+            start_next();
+          } else {
+            ++page;
           }
+          float products[kLaneTokens];
+          multiply<kRank>(part, query, start, products);
+#pragma unroll
+          for (int i = 0; i < kLaneTokens; ++i) products[i] *= __half2float(part.scales[i]);
+          if (tokens < static_cast<int>(kPageTokens)) {
+            asm volatile("" ::: "memory");  // stays a branch: few pages are not full
+#pragma unroll
+            for (int i = 0; i < kLaneTokens; ++i) {
+              if (PagePart<kRank>::token(i) >= tokens) products[i] = NAN;
+            }
+          }
+          add_products(sum, products, scale, most);
         }
-        add_products(sum, products, scale);
+        sum = isnan(head_scale) ? float2{-INFINITY, 0.0F} : float2{sum.x * scale, sum.y};
+        for (int step = 4; step < 32; step *= 2) {
+          const float2 other = {__shfl_xor_sync(kAllLanes, sum.x, step), __shfl_xor_sync(kAllLanes, sum.y, step)};
+          sum = join_sums(sum, other);
+        }
+        if (lane < slices.heads(slice)) {
+          work.partials[(row * params.heads + slices.first_head(slice) + lane) * work.chunks + chunk] = sum;
+        }
       }
-      sum = sum.x == -kMostProduct || isnan(head_scale) ? float2{-INFINITY, 0.0F} : float2{sum.x * scale, sum.y};
-      for (int step = 4; step < 32; step *= 2) {
-        const float2 other = {__shfl_xor_sync(kAllLanes, sum.x, step), __shfl_xor_sync(kAllLanes, sum.y, step)};
-        sum = join_sums(sum, other);
-      }
-      if (lane < group) work.partials[(row * params.heads + kv_head * group + lane) * work.chunks + chunk] = sum;
     }
   });
 }
 
 // A warp takes a page of all KV heads.
 template <int kRank>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, low_rank_mma_blocks(kRank))
     scores_kernel(const LowRankScoresDeviceParams params, const LowRankWork work) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<WarpsShared<kRank>*>(memory);
@@ -212,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   wait_for_kernels_before();
   const ScoredPages& rows = params.rows;
   const int kv_heads = rows.geometry.kv_heads;
-  const int group = params.heads / kv_heads;
+  const HeadSlices slices(params.heads, kv_heads);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t page_bytes = rows.geometry.page_bytes();
@@ -220,52 +238,59 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   count_units(shared.units, rows.rows, [&](std::int64_t row) { return pages_for_tokens(scored_length(rows, row)); });
   for_my_units(shared.units, rows.rows, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
     // The warp's pages, every kWarps-th, whose parts are started ahead of their use.
+    const auto end_page = static_cast<std::int32_t>(end);
     const std::int32_t* const ids = rows.pages + row * rows.page_stride;
-    std::int64_t ahead = begin + warp;
+    std::int32_t ahead = static_cast<std::int32_t>(begin) + warp;
     int ahead_head = 0;
-    const std::byte* part_at = ahead < end ? rows.pool + ids[ahead] * page_bytes : nullptr;
-    std::int64_t next_id = ahead + kWarps < end ? ids[ahead + kWarps] : 0;
+    const std::byte* part_at = ahead < end_page ? rows.pool + ids[ahead] * page_bytes : nullptr;
+    std::int32_t next_id = ahead + kWarps < end_page ? ids[ahead + kWarps] : 0;
     const auto start_next = [&] {
-      if (ahead >= end) return;
+      if (ahead >= end_page) return;
       ring.start(part_at);
       part_at += part_bytes;
       if (++ahead_head < kv_heads) return;
       ahead_head = 0;
       ahead += kWarps;
       part_at = rows.pool + next_id * page_bytes;
-      next_id = ahead + kWarps < end ? ids[ahead + kWarps] : 0;
+      next_id = ahead + kWarps < end_page ? ids[ahead + kWarps] : 0;
     };
     for (int i = 0; i < kStages; ++i) start_next();
     __syncthreads();  // the row before is done with what is shared
-    shared.load_queries(work.projected + row * params.heads * kRank, kv_heads, group);
+    shared.load_queries(work.projected + row * params.heads * kRank, slices);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kv_heads * kMostGroup; i += kThreads) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < slices.count() * kSliceHeads; i += kThreads) {
       float2 total = {0.0F, 0.0F};
-      const int head = i % kMostGroup;
-      if (head < group) total = work.totals[row * params.heads + i / kMostGroup * group + head];
-      shared.totals[i / kMostGroup][head] = {finite_shift(total.x), total.y, shared.scales[i / kMostGroup][head], 0.0F};
+      const int slice = i / kSliceHeads;
+      const int head = i % kSliceHeads;
+      if (head < slices.heads(slice)) total = work.totals[row * params.heads + slices.first_head(slice) + head];
+      shared.totals[slice][head] = {finite_shift(total.x), total.y, shared.scales[slice][head], 0.0F};
     }
     __syncthreads();
     const std::int64_t length = rows.lengths[row];
-    for (std::int64_t page = begin + warp; page < end; page += kWarps) {
+    for (std::int32_t page = static_cast<std::int32_t>(begin) + warp; page < end_page; page += kWarps) {
       float scores[kLaneTokens] = {};
 #pragma unroll 1
-      for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
+      for (int next = 0; next < slices.count(); next += slices.of_group) {
         PagePart<kRank> part;
-        ring.take(part);
+        ring.load(part, 0);
+        ring.drop();
         start_next();
-        std::uint32_t query[Codes<kRank>::kOperands];
-        shared.query_of(kv_head, query);
-        const int4 start = shared.start_of(kv_head);
-        const float4 total = shared.totals[kv_head][lane % 4];
-        float products[kLaneTokens];
-        multiply<kRank>(part, query, start, products);
+#pragma unroll 1
+        for (int slice = next; slice < next + slices.of_group; ++slice) {
+          std::uint32_t query[Codes<kRank>::kOperands];
+          shared.query_of(slice, query);
+          const int4 start = shared.start_of(slice);
+          const float4 total = shared.totals[slice][lane % 4];
+          float products[kLaneTokens];
+          multiply<kRank>(part, query, start, products);
 #pragma unroll
-        for (int i = 0; i < kLaneTokens; ++i) {
-          // NaN becomes 0; infinity 1, as it counts as the largest number and so is the largest logit.
-          const float power =
-              __saturatef(exp2_fast(fmaf(products[i] * __half2float(part.scales[i]), total.z, -total.x)));
-          scores[i] = fmaf(total.y, power, scores[i]);
+          for (int i = 0; i < kLaneTokens; ++i) {
+            // NaN becomes 0; more than the largest logit 1.
+            const float power =
+                __saturatef(exp2_fast(fmaf(products[i] * __half2float(part.scales[i]), total.z, -total.x)));
+            scores[i] = fmaf(total.y, power, scores[i]);
+          }
         }
       }
       // Over the four lanes of a token; each stores a quarter of them.
@@ -274,11 +299,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         score += __shfl_xor_sync(kAllLanes, score, 1);
         score += __shfl_xor_sync(kAllLanes, score, 2);
       }
-      float* const out = rows.scores + row * rows.stride + page * kPageTokens;
+      const std::int64_t first = page * std::int64_t{kPageTokens};
+      float* const out = rows.scores + row * rows.stride + first;
 #pragma unroll
       for (int i = 0; i < kLaneTokens; ++i) {
         const int token = PagePart<kRank>::token(i);
-        if (lane % 4 == i % 4 && page * kPageTokens + token < length) out[token] = scores[i];
+        if (lane % 4 == i % 4 && first + token < length) out[token] = scores[i];
       }
     }
   });
@@ -303,7 +329,7 @@ void launch(void (*kernel)(LowRankScoresDeviceParams, LowRankWork), const LowRan
 bool low_rank_mma_fits(const LowRankScoresDeviceParams& params) {
   const MetadataGeometry& geometry = params.rows.geometry;
   return launch_limits().hopper && (geometry.rank == 16 || geometry.rank == 32 || geometry.rank == 64) &&
-         geometry.kv_heads <= kMostKvHeads && params.heads / geometry.kv_heads <= kMostGroup;
+         HeadSlices(params.heads, geometry.kv_heads).count() <= kMostSlices;
 }
 
 void launch_low_rank_chunks_mma(const LowRankScoresDeviceParams& params, const LowRankWork& work, unsigned blocks,
