@@ -146,6 +146,37 @@ TEST_P(DeviceLatent, DsaAgreesResidentAndHot) {
   }
 }
 
+// Latent rows as the keys of one KV head: no reference of these but the CPU.
+TEST_P(DeviceLatent, LowRankAndQuestAreTheCpus) {
+  const auto folder = unpacked_fixture(GetParam());
+  const model::ModelConfig config = require(model::open_checkpoint(folder))->config();
+  const auto cases = read_json(folder / "expected.json").at("cases");
+  for (const std::string name : {"lowrank", "quest"}) {
+    SCOPED_TRACE(name);
+    const Algorithm algorithm = make_algorithm(name, config, KvDType::kF32, {}, {});
+    DriverOptions options{.checkpoint = folder,
+                          .policy = {.algorithm = algorithm, .threshold = 0},
+                          .hot_ring = algorithm->window_tokens()};
+    EngineDriver on_cpu(options);
+    const auto expected = on_cpu.run(requests_of(cases));
+    options.make_runner = DeviceRunners{};
+    EngineDriver resident(options);
+    const auto answers = resident.run(requests_of(cases));
+    ASSERT_EQ(answers.size(), expected.size());
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      for (std::size_t t = 0; t < expected[i].tokens.size(); ++t) {
+        ASSERT_EQ(answers[i].tokens[t].token, expected[i].tokens[t].token) << "request " << i << ", token " << t;
+        ASSERT_NEAR(answers[i].tokens[t].logprob, expected[i].tokens[t].logprob, kTolerance)
+            << "request " << i << ", token " << t;
+      }
+    }
+    options.mode = KvModeChoice::kHot;
+    EngineDriver hot(options);
+    EXPECT_EQ(all_logprobs(hot.run(requests_of(cases))), all_logprobs(answers));
+    EXPECT_GT(hot.stats().misses, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, DeviceLatent, ::testing::Values("tiny-deepseek-v32", "tiny-glm-dsa"),
                          [](const auto& info) { return info.param == "tiny-glm-dsa" ? "GlmDsa" : "DeepseekV32"; });
 

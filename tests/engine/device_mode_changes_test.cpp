@@ -37,11 +37,11 @@ std::ostream& operator<<(std::ostream& out, const DeviceModeCase& one) {
 }
 
 ModeDriverOptions options_of(const DeviceModeCase& one) {
-  const bool latent = one.algorithm == "dsa";
+  const bool latent = one.fixture == "tiny-deepseek-v32" || one.fixture == "tiny-glm-dsa";
   const auto folder = latent ? unpacked_fixture(one.fixture) : fixture(one.fixture);
   ModeDriverOptions options{.checkpoint = folder,
                             .algorithm = one.algorithm,
-                            .basis_file = folder / "index_basis.safetensors",
+                            .basis_file = latent ? std::filesystem::path() : folder / "index_basis.safetensors",
                             .sizes = one.sizes,
                             .dtype = one.dtype,
                             .threshold = 40,
@@ -101,7 +101,7 @@ AlgorithmSizes blocks_of(std::int64_t block, std::int64_t window, std::int64_t b
   return {.block_tokens = block, .window = window, .budget = budget};
 }
 
-// Together 204 runs.
+// Together 244 runs.
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, DeviceModeChanges,
     ::testing::Values(
@@ -184,6 +184,31 @@ INSTANTIATE_TEST_SUITE_P(
                        .buffers = {16},
                        .compute = ElementType::kBF16,
                        .dtype = KvDType::kFp8,
+                       .runs = 10},
+        // Latent rows as the keys of one KV head.
+        DeviceModeCase{.fixture = "tiny-deepseek-v32", .algorithm = "lowrank", .buffers = {48, 64}, .runs = 10},
+        DeviceModeCase{.fixture = "tiny-glm-dsa",
+                       .algorithm = "lowrank",
+                       .sizes = blocks_of(16, 8, 32),
+                       .chunk = 24,
+                       .ring = 9,
+                       .buffers = {32, 200},
+                       .compute = ElementType::kBF16,
+                       .dtype = KvDType::kFp8,
+                       .device_tokens = 512,
+                       .runs = 10},
+        DeviceModeCase{.fixture = "tiny-deepseek-v32",
+                       .algorithm = "quest",
+                       .sizes = blocks_of(8, 8, 48),
+                       .chunk = 40,
+                       .buffers = {48, 64},
+                       .device_tokens = 576,
+                       .further = true,
+                       .runs = 10},
+        DeviceModeCase{.fixture = "tiny-glm-dsa",
+                       .algorithm = "quest",
+                       .compute = ElementType::kBF16,
+                       .dtype = KvDType::kBF16,
                        .runs = 10}));
 
 // For tools that slow a run down.

@@ -353,7 +353,7 @@ std::vector<float> index_keys_of(const std::vector<float>& in, const Batch& batc
   return norm_and_rope(device.values(), batch, 1, dim, nullptr, 0, rotary_dim);
 }
 
-enum class LatentMetadata { kNone, kIndexKeys, kLowRankKeys };
+enum class LatentMetadata { kNone, kIndexKeys, kLowRankKeys, kWideLowRankKeys, kBounds };
 
 MetadataGeometry metadata_of(LatentMetadata kind, std::int32_t key_dim, KvDType dtype) {
   using Kind = MetadataGeometry::Kind;
@@ -361,6 +361,14 @@ MetadataGeometry metadata_of(LatentMetadata kind, std::int32_t key_dim, KvDType 
     case LatentMetadata::kNone: return {};
     case LatentMetadata::kIndexKeys: return {.kind = Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = dtype};
     case LatentMetadata::kLowRankKeys: return {.kind = Kind::kLowRankKeys, .kv_heads = 1, .dim = key_dim, .rank = 16};
+    case LatentMetadata::kWideLowRankKeys:
+      return {.kind = Kind::kLowRankKeys, .kv_heads = 1, .dim = key_dim, .rank = 64};
+    case LatentMetadata::kBounds:
+      return {.kind = Kind::kBlockBounds,
+              .kv_heads = 1,
+              .dim = key_dim,
+              .block_tokens = 16,
+              .dtype = dtype == KvDType::kF32 ? KvDType::kF32 : KvDType::kBF16};
   }
   return {};
 }
@@ -410,7 +418,8 @@ void expect_latent(std::int32_t key_dim, std::int32_t value_dim, std::int32_t ro
   const auto device_index_in = to_device(index_in);
   const auto device_index_weight = to_device(index_weight);
   const auto device_index_bias = to_device(index_bias);
-  for (const LatentMetadata kind : {LatentMetadata::kNone, LatentMetadata::kIndexKeys, LatentMetadata::kLowRankKeys}) {
+  for (const LatentMetadata kind : {LatentMetadata::kNone, LatentMetadata::kIndexKeys, LatentMetadata::kLowRankKeys,
+                                    LatentMetadata::kWideLowRankKeys, LatentMetadata::kBounds}) {
     const bool with_out = kind != LatentMetadata::kIndexKeys;
     const MetadataPages metadata(metadata_of(kind, key_dim, dtype), batch, random);
     const DeviceValues out(std::vector<float>(static_cast<std::size_t>(rows * key_dim), kPoison), ActivationType::kF32);

@@ -102,7 +102,7 @@ TEST_F(StoreMetadata, IndexKeysAreTheCpusBytes) {
 TEST_F(StoreMetadata, LowRankKeysAreTheCpusBytes) {
   Random random;
   for (const auto& [kv_heads, dim, rank] : {std::tuple{8, 128, 32}, std::tuple{2, 64, 16}, std::tuple{1, 80, 64},
-                                            std::tuple{3, 48, 6}, std::tuple{1, 256, 200}}) {
+                                            std::tuple{3, 48, 6}, std::tuple{1, 256, 200}, std::tuple{1, 576, 64}}) {
     const std::vector<float> basis = random.normals(std::int64_t{kv_heads} * dim * rank);
     const std::vector<float> keys = keys_with_edges(130, std::int64_t{kv_heads} * dim, random);
     for (const bool bf16 : {false, true}) {
@@ -114,14 +114,17 @@ TEST_F(StoreMetadata, LowRankKeysAreTheCpusBytes) {
 TEST_F(StoreMetadata, BoundsAreTheCpusBytes) {
   Random random;
   for (const KvDType dtype : {KvDType::kF32, KvDType::kBF16})
-    for (const int block : {8, 32, 64}) {
-      std::vector<float> keys = random.normals(130 * 2 * 80);
-      keys[3 * 160 + 7] = kNan;
-      keys[0] = kNan;
-      for (const std::int64_t step : {1, 50, 130}) {
-        ASSERT_NO_FATAL_FAILURE(expect_cpu_bytes(bounds_geometry(2, 80, block, dtype), keys, {}, step, false));
+    for (const int block : {1, 2, 8, 32, 64})
+      for (const auto& [kv_heads, dim] : {std::pair{2, 80}, std::pair{1, 576}}) {
+        const std::int64_t width = std::int64_t{kv_heads} * dim;
+        std::vector<float> keys = random.normals(130 * width);
+        keys[static_cast<std::size_t>(3 * width + 7)] = kNan;
+        keys[0] = kNan;
+        for (const std::int64_t step : {1, 50, 130}) {
+          ASSERT_NO_FATAL_FAILURE(
+              expect_cpu_bytes(bounds_geometry(kv_heads, dim, block, dtype), keys, {}, step, false));
+        }
       }
-    }
 }
 
 }  // namespace
