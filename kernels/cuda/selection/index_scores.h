@@ -6,9 +6,9 @@
 //   |q key|, plus float32 rounding.
 // - bf16 keys of such shapes: tensor cores too. A query is the sum of two bf16 numbers, off by at most 2^-15 of itself
 //   (or 2^-126); a score by at most 2^-14 * the same sum: 2^-15 of it from the queries, the rest from float32 sums, in
-//   which tensor cores truncate. With one bf16 number it would be 2^-8; the second one's products cost no time, because
-//   bytes take longer than both. (DeepSeek's own indexer rounds queries to e4m3, 2^-4.) An infinite key or query may
-//   give NaN where the CPU has an infinity, to its own token or row.
+//   which tensor cores truncate. With one bf16 number it would be 2^-8; at the tensor cores' rate the products of both
+//   take half of the time in which a page arrives. (DeepSeek's own indexer rounds queries to e4m3, 2^-4.) An infinite
+//   key or query may give NaN where the CPU has an infinity, to its own token or row.
 // - Everything else: the plain form, equal to the CPU's scores bit for bit (but for the sign of zero).
 // In every form a score depends on its own token and query only. A NaN key, query or weight gives NaN scores, of that
 // token or row.
