@@ -30,10 +30,10 @@ constexpr float kLeastUnit = 0x1p-60F;
 constexpr float kMostUnit = 0x1p40F;
 constexpr std::int32_t kNanBits = 0x7fc00000;
 
-// Block: (row, KV head). Sums as those of project_group().
+// Block: (row, KV head). Sums as those of project_heads().
 template <int kRank>
 __global__ void __launch_bounds__(kProjectThreads)
-    project_kernel(const LowRankScoresDeviceParams params, const OneReadWork work, std::int32_t spread_units) {
+    project_kernel(const LowRankScoresDeviceParams params, const OneReadWork work) {
   __shared__ float sums[kProjectWarps][kMostGroup * kRank];
   __shared__ float projected[kMostGroup * kRank];
   constexpr int kChannels = 8;  // of a warp at a time
@@ -77,10 +77,13 @@ __global__ void __launch_bounds__(kProjectThreads)
       for (int j = 0; j < kLaneOutputs; ++j) mine[j] = fmaf(x[c][j], basis[c], mine[j]);
     }
   }
-  const std::int64_t units = ceil_div(pages_for_tokens(length), kOneReadWarps * work.warp_pages);
-  const int lines = units <= spread_units ? kQuarters : 1;  // of a unit
-  for (std::int64_t i = kv_head * kProjectWarps + warp; i < units * lines; i += kv_heads * kProjectWarps) {
-    work.line(row, i / lines, static_cast<int>(i % lines))[lane] = kAbsent;
+  const auto pages = static_cast<std::uint32_t>(pages_for_tokens(length));
+  const std::uint32_t unit_pages = kOneReadWarps * static_cast<std::uint32_t>(work.warp_pages);
+  const auto units = static_cast<std::int32_t>((pages + unit_pages - 1) / unit_pages);
+  const int lines = units <= kMostSpreadUnits ? kQuarters : 1;  // of a unit
+#pragma unroll 1
+  for (std::int32_t unit = kv_head * kProjectWarps + warp; unit < units; unit += kv_heads * kProjectWarps) {
+    for (int i = 0; i < lines; ++i) work.line(row, unit, i)[lane] = kAbsent;
   }
 #pragma unroll
   for (int j = 0; j < kLaneOutputs; ++j) sums[warp][32 * j + lane] = mine[j];
@@ -136,7 +139,11 @@ struct Block : OneReadBlock<kRank> {
   }
 
   // One warp, after a barrier: the unit's sum for all blocks.
-  __device__ void hand_on_unit(std::int64_t row, std::int32_t unit) {
+  __device__ void hand_on_unit(std::int64_t row, std::int32_t unit, std::int32_t row_units) {
+    if (row_units > kMostSpreadUnits) {
+      store_sum(work.line(row, unit, 0) + lane, this->template pages_sum<kOneReadWarps>(0));
+      return;
+    }
     float quarters[kQuarters];
 #pragma unroll
     for (int i = 0; i < kQuarters; ++i)
@@ -208,15 +215,15 @@ struct Block : OneReadBlock<kRank> {
           make_page(queries, page, length - first_token(of_row, page));
         }
         __syncthreads();
-        if (warp == 0) hand_on_unit(row, of_row);
+        if (warp == 0) hand_on_unit(row, of_row, row_units);
         if (of_row == last) break;
         __syncthreads();
       }
       unit = row_begin + last + grid;
       const std::int64_t following = unit < total ? next_row(row, unit) : -1;
       if (following >= 0) this->load_queries(following, buffer ^ 1);
-      this->template join_units<false>(row_units,
-                                       [&](std::int32_t of_row) { return load_sum(work.line(row, of_row, 0) + lane); });
+      this->template join_units<8, true>(
+          row_units, [&](std::int32_t of_row) { return load_sum(work.line(row, of_row, 0) + lane); });
       __syncthreads();
       const float shift = this->row_shift();
       for (std::int32_t of_row = last;; of_row -= grid) {
@@ -245,17 +252,31 @@ __global__ void __launch_bounds__(kOneReadThreads, 1)
   // older values until the wait.
   const ScoredPages& rows = params.rows;
   const int unit_pages = kOneReadWarps * work.warp_pages;
-  RowUnits& units = reinterpret_cast<RowUnits&>(shared.powers);  // which come later
-  static_assert(sizeof(RowUnits) <= sizeof(shared.powers));
-  count_units(units, rows.rows, [&](std::int64_t row) {
+  const auto units_of = [&](std::int64_t row) {
     const std::int64_t length = __ldcg(rows.lengths + row);
     const bool scored = rows.k == nullptr || length > __ldcg(rows.k + row);
-    const std::int64_t pages = scored ? pages_for_tokens(length) : 0;
-    shared.row_pages[row] = static_cast<std::int32_t>(pages);
-    return ceil_div(pages, unit_pages);
-  });
-  for (std::int64_t row = threadIdx.x; row <= rows.rows; row += kOneReadThreads) {
-    shared.row_begin[row] = static_cast<std::int32_t>(units.begin[row]);
+    const std::int32_t pages = scored ? static_cast<std::int32_t>(pages_for_tokens(length)) : 0;
+    shared.row_pages[row] = pages;
+    return (pages + unit_pages - 1) / unit_pages;
+  };
+  if (rows.rows <= 32) {
+    if (threadIdx.x < 32) {
+      const auto row = static_cast<int>(threadIdx.x);
+      std::int32_t units = row < rows.rows ? units_of(row) : 0;
+      for (int step = 1; step < 32; step *= 2) {
+        const std::int32_t other = __shfl_up_sync(kAllLanes, units, step);
+        if (row >= step) units += other;
+      }
+      if (row < rows.rows) shared.row_begin[row + 1] = units;
+      if (row == 0) shared.row_begin[0] = 0;
+    }
+  } else {
+    RowUnits& units = reinterpret_cast<RowUnits&>(shared.powers);  // which come later
+    static_assert(sizeof(RowUnits) <= sizeof(shared.powers));
+    count_units(units, rows.rows, units_of);
+    for (std::int64_t row = threadIdx.x; row <= rows.rows; row += kOneReadThreads) {
+      shared.row_begin[row] = static_cast<std::int32_t>(units.begin[row]);
+    }
   }
   __syncthreads();
   const std::int32_t total = shared.row_begin[rows.rows];
@@ -309,7 +330,7 @@ void launch(const LowRankScoresDeviceParams& params, Stream stream) {
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, launch_limits().multiprocessors));
   launch_dependent(project_kernel<kRank>,
                    dim3(static_cast<unsigned>(rows), static_cast<unsigned>(params.rows.geometry.kv_heads)),
-                   kProjectThreads, 0, 0, stream, params, work, static_cast<std::int32_t>(blocks / 2));
+                   kProjectThreads, 0, 0, stream, params, work);
   launch_dependent_together(one_read_kernel<kRank>, blocks, kOneReadThreads, sizeof(OneReadShared<kRank>), stream,
                             params, work);
 }

@@ -9,6 +9,7 @@ namespace hotset::kernels::cuda {
 // Into how many blocks a unit is divided: 4, 2, or 1, which is no work for this file.
 __device__ __forceinline__ std::int32_t spread_of(std::int32_t units) {
   const auto grid = static_cast<std::int32_t>(gridDim.x);
+  if (units > kMostSpreadUnits) return 1;
   return units * 4 <= grid ? 4 : units * 2 <= grid ? 2 : 1;
 }
 
@@ -95,7 +96,9 @@ struct SpreadBlock : OneReadBlock<kRank> {
       const float sum = this->quarter_sum(warp * quarter_pages);
       store_sum(work.line(row, unit, part * (kQuarters / spread) + warp) + lane, sum);
     }
-    this->template join_units<true>(row_units, [&](std::int32_t of_row) { return unit_of(of_row, row_pages); });
+    // Four of a warp, where a block of many rows joins eight at a time: what is not there adds nothing.
+    static_assert(kMostSpreadUnits <= 4 * kOneReadWarps);
+    this->template join_units<4, false>(row_units, [&](std::int32_t of_row) { return unit_of(of_row, row_pages); });
     __syncthreads();
     store_scores(this->row_shift(), length);
   }

@@ -1,8 +1,9 @@
 // What blocks do with the keys of low-rank scores that they read once, whichever way pages are dealt to them: powers of
 // a page's logits and their sums, sums of a row joined over blocks, scores.
 //
-// A row's sum is a tree that positions alone fix: pages to quarters, four quarters to a unit (16 warps' pages, 1,024
-// tokens of 8 KV heads), units to the row. Quarters and units are handed on as log2 of their sum.
+// A row's sum is a tree that its own length fixes: pages to a unit (16 warps' pages, 1,024 tokens of 8 KV heads), units
+// to the row; in rows of at most kMostSpreadUnits units, pages to quarters of a unit first. Quarters and units are
+// handed on as log2 of their sum.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ constexpr int kOneReadThreads = 32 * kOneReadWarps;
 constexpr int kMostKvHeads = 8;
 constexpr int kUnitParts = 8 * kOneReadWarps;  // of a unit at most: pages times KV heads
 constexpr int kQuarters = 4;
-constexpr float kNothing = 0x1p30F;  // shift of a head that scores nothing
+constexpr int kMostSpreadUnits = 64;  // of all rows of a launch, where a unit is spread over several blocks
+constexpr float kNothing = 0x1p30F;   // shift of a head that scores nothing
 // Logits are cut off at +- this, where float32 has no room for differences anyway.
 constexpr float kMostLogit = 0x1p20F;
 // Pages whose sum of 2^logit lies between these take no shift: float32 holds it, each term that matters, and 2^18 such
@@ -47,8 +49,8 @@ struct OneReadWork {
   std::int64_t units;       // of the longest row
   std::int32_t warp_pages;  // of a unit
 
-  __device__ std::uint32_t* line(std::int64_t row, std::int64_t unit, int quarter) const {
-    return sums + ((row * units + unit) * kQuarters + quarter) * kPaddedHeads;
+  __device__ std::uint32_t* line(std::int64_t row, std::int32_t unit, int quarter) const {
+    return sums + row * units * (kQuarters * kPaddedHeads) + (unit * kQuarters + quarter) * kPaddedHeads;
   }
 };
 
@@ -128,6 +130,7 @@ __device__ __forceinline__ float2 sum_unusual_powers(float (&logits)[kPieceHeads
 // Sums as (shift, sum of 2^(logit - shift)), joined in a fixed tree, with the same roundings wherever it is inlined;
 // nothing is (-infinity, 0).
 template <int kCount>
+  requires((kCount & (kCount - 1)) == 0)
 __device__ __forceinline__ float2 join_all(float2 total, const float2 (&some)[kCount]) {
   float largest[kCount];
 #pragma unroll
@@ -169,6 +172,7 @@ struct OneReadBlock {
     const auto* const source = reinterpret_cast<const uint4*>(records);
     auto* const target = reinterpret_cast<uint4*>(shared.queries[buffer]);
     const int count = kv_heads * static_cast<int>(sizeof(QueryRecord<kRank>) / sizeof(uint4));
+#pragma unroll 1
     for (int i = kOneReadThreads - 1 - static_cast<int>(threadIdx.x); i < count; i += kOneReadThreads) {
       target[i] = __ldcg(source + i);
     }
@@ -205,44 +209,51 @@ struct OneReadBlock {
     }
   }
 
-  // One warp, after a barrier: log2 of the sum of a quarter whose pages begin at `page`. A lane takes a head.
-  __device__ float quarter_sum(int page) const {
+  // One warp, after a barrier: log2 of the sum of the kTogether * warp_pages pages from `page` on. A lane takes a head.
+  template <int kTogether>
+  __device__ float pages_sum(int page) const {
     const int heads = kv_heads * kMostGroup;
     const float2* sums = sums_of(page) + min(lane, heads - 1);
     float2 total = {-INFINITY, 0.0F};
+#pragma unroll 1
     for (int i = 0; i < work.warp_pages; ++i) {
-      const float2 some[4] = {sums[0], sums[heads], sums[2 * heads], sums[3 * heads]};
-      static_assert(kOneReadWarps == 4 * kQuarters);
+      float2 some[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) some[j] = sums[j * heads];
       total = join_all(total, some);
-      sums += 4 * heads;
+      sums += kTogether * heads;
     }
     return log_sum(total);
   }
+  // Of the quarter whose pages begin at `page`.
+  __device__ float quarter_sum(int page) const { return pages_sum<kOneReadWarps / kQuarters>(page); }
   __device__ static float unit_sum(const float (&quarters)[kQuarters]) {
     const float2 some[kQuarters] = {{quarters[0], 1.0F}, {quarters[1], 1.0F}, {quarters[2], 1.0F}, {quarters[3], 1.0F}};
     return log_sum(join_all({-INFINITY, 0.0F}, some));
   }
 
   // All warps; a barrier follows. The row's units: unit_of(unit) is the word of one, or kAbsent. A warp waits for every
-  // kOneReadWarps-th. A lane takes a head. kFew: units come from few blocks; else, while a warp's first is not there,
-  // it alone is asked for: blocks come at much the same time.
-  template <bool kFew, class UnitOf>
+  // kOneReadWarps-th, kSome at a time; how many are joined at a time shows in the bits only where there are more units
+  // than kSome of each warp. A lane takes a head. kGated: while a warp's first is not there, it alone is asked for:
+  // blocks come at much the same time.
+  template <int kSome, bool kGated, class UnitOf>
   __device__ void join_units(std::int32_t units, const UnitOf& unit_of) {
-    constexpr int kSome = 8;
-    const auto word_of = [&](std::int32_t unit) { return unit < units ? unit_of(unit) : __float_as_uint(-INFINITY); };
     float2 total = {-INFINITY, 0.0F};
+#pragma unroll 1
     for (std::int32_t base = warp; base < units; base += kSome * kOneReadWarps) {
-      while (!kFew && !__all_sync(kAllLanes, word_of(base) != kAbsent)) {
+      while (kGated && !__all_sync(kAllLanes, unit_of(base) != kAbsent)) {
       }
       std::uint32_t words[kSome];
 #pragma unroll
-      for (int i = 0; i < kSome; ++i) words[i] = kAbsent;
+      for (int i = 0; i < kSome; ++i) {
+        words[i] = base + i * kOneReadWarps < units ? kAbsent : __float_as_uint(-INFINITY);
+      }
       bool all;
       do {
         all = true;
 #pragma unroll
         for (int i = 0; i < kSome; ++i) {
-          if (words[i] == kAbsent) words[i] = word_of(base + i * kOneReadWarps);
+          if (words[i] == kAbsent) words[i] = unit_of(base + i * kOneReadWarps);
         }
 #pragma unroll
         for (int i = 0; i < kSome; ++i) all = all && words[i] != kAbsent;
