@@ -14,7 +14,7 @@ namespace {
 
 using LowRankLongRows = GpuTest;
 constexpr std::int32_t kDim = 128;
-constexpr int kSteps = 6;               // each with new rows at the same positions
+constexpr int kSteps = 8;               // each with new rows at the same positions
 constexpr std::int64_t kShared = 8000;  // pages that the rows' older tokens lie in: more than the L2 holds
 
 struct Shape {
@@ -241,9 +241,10 @@ void expect_scores(const Shape& shape, const std::vector<std::int64_t>& lengths,
   HOTSET_CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
+// The first is `most`.
 std::vector<std::int64_t> random_lengths(std::int64_t count, std::int64_t least, std::int64_t most, Random& random) {
-  std::vector<std::int64_t> out;
-  for (std::int64_t i = 0; i < count; ++i) out.push_back(random.integer(least, most));
+  std::vector<std::int64_t> out{most};
+  for (std::int64_t i = 1; i < count; ++i) out.push_back(random.integer(least, most));
   return out;
 }
 
@@ -261,6 +262,16 @@ TEST_F(LowRankLongRows, LongerThanTheGrid) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({8, 4, 16}, {280'003, 1, 300'000}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({8, 2, 32}, {560'000, 63, 541'000}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({14, 2, 32}, {300'000, 65}, 0, random));
+}
+
+// So few pages that a block has less than it holds.
+TEST_F(LowRankLongRows, FewPages) {
+  Random random;
+  ASSERT_NO_FATAL_FAILURE(expect_scores({32, 8, 32}, {32'768}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({32, 8, 32}, {65'000, 1, 640}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({16, 4, 16}, {20'001, 9'000, 30'000}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({8, 2, 32}, random_lengths(9, 1, 5'000, random), 4, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 16}, {3'000, 64}, 0, random));
 }
 
 // Several rows among the blocks of a grid at a time.
