@@ -2,10 +2,10 @@
 // of more rows, products side by side as latent attention has them, FP8 with block scales, mixture of experts as
 // DeepSeek-V3 has it, and its router.
 //
-//   matmul [few]
+//   matmul [few|fp8]
 //
-// few: the first table alone. Its times are those of one product in a graph of many, each with its own weights, 1 GB
-// together.
+// few: the first table alone; fp8: what has FP8 weights alone. In tables of few rows times are those of one product in
+// a graph of many, each with its own weights, 1 GB together.
 //
 // A graph replay each, 256 MB written before it. Floor: the larger of bytes / 4.2 TB/s and operations / 989 TFLOP/s
 // (FP8: 1,979). "places": whether a row gives the same bits at every place of the product; "as m = 1": whether they are
@@ -25,6 +25,7 @@
 #include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul/few_rows.h"
+#include "kernels/cuda/matmul/few_rows_fp8.h"
 #include "kernels/cuda/route.h"
 
 namespace hotset::kernels::cuda {
@@ -62,18 +63,26 @@ class Bench {
     refill(x_.data(), x_.bytes(), Fill::kBf16);
   }
 
+  void run_fp8() {
+    refill(weights_.data(), weights_.bytes(), Fill::kE4m3);
+    few_rows_fp8();
+    print_header();
+    experts(ExpertFormat::kFp8Block, "experts FP8, 8 of 256");
+    fp8();
+  }
+
   void run(bool few_only) {
     refill(weights_.data(), weights_.bytes(), Fill::kBf16);
     few_rows();
     if (few_only) return;
-    std::printf("%-30s %6s %10s %10s %6s %8s %8s %8s %7s %8s\n", "product", "m", "us", "floor us", "ratio", "TFLOP/s",
-                "GB/s", "peer us", "places", "as m = 1");
+    print_header();
     dense();
     side_by_side();
     router();
     experts(ExpertFormat::kBF16, "experts bf16, 8 of 256");
     refill(weights_.data(), weights_.bytes(), Fill::kE4m3);
     experts(ExpertFormat::kFp8Block, "experts FP8, 8 of 256");
+    few_rows_fp8();
     fp8();
   }
 
@@ -100,6 +109,10 @@ class Bench {
     return graph_time_us(stream_.get(), kRepeats, launch, [&](cudaStream_t stream) {
       HOTSET_CUDA_CHECK(cudaMemsetAsync(dirty_.data(), 0, dirty_.bytes(), stream));
     });
+  }
+  static void print_header() {
+    std::printf("%-30s %6s %10s %10s %6s %8s %8s %8s %7s %8s\n", "product", "m", "us", "floor us", "ratio", "TFLOP/s",
+                "GB/s", "peer us", "places", "as m = 1");
   }
   static void print(const Row& row, double us) {
     const double floor = std::max(row.bytes / kBytesPerUs, row.operations / row.peak);
@@ -190,6 +203,74 @@ class Bench {
         std::printf("%-32s %6lld %10.2f %10.2f %6.2f %10.2f %6.2f |", s.name, static_cast<long long>(m), floor, own,
                     own / floor, library, library / floor);
         for (int tiles = 1; tiles <= 2 && own > 0; ++tiles) std::printf(" %8.2f", chain_time(s, m, false, tiles));
+        std::puts("");
+        std::fflush(stdout);
+      }
+    }
+    std::puts("");
+  }
+
+  double fp8_chain_time(const FewShape& s, std::int64_t m, bool few, int tiles) {
+    const DeviceBuffer<std::byte> workspace(fp8_matmul_workspace_bytes(m, s.k));
+    const std::size_t step = static_cast<std::size_t>(s.n * s.k) * (s.gated ? 2 : 1);
+    const auto count = static_cast<int>(std::clamp<std::size_t>((std::size_t{1} << 30) / step, 2, 128));
+    const auto chain = [&](Stream stream) {
+      for (int i = 0; i < count; ++i) {
+        const std::byte* const weight = weights_.data() + static_cast<std::size_t>(i) * step;
+        if (few) {
+          launch_few_rows_fp8({.x = x_.data(),
+                               .weight = weight,
+                               .scales = scales_.data(),
+                               .y = y_.data(),
+                               .y_type = s.gated ? ActivationType::kBF16 : ActivationType::kF32,
+                               .accumulate = s.accumulate,
+                               .gated = s.gated,
+                               .m = m,
+                               .n = s.n,
+                               .k = s.k},
+                              stream, tiles);
+        } else {
+          launch_fp8_matmul({.x = x_.data(),
+                             .x_type = ActivationType::kBF16,
+                             .weight = weight,
+                             .weight_scales = scales_.data(),
+                             .y = y_.data(),
+                             .accumulate = s.accumulate,
+                             .m = m,
+                             .n = s.gated ? 2 * s.n : s.n,
+                             .k = s.k,
+                             .workspace = workspace.data()},
+                            stream);
+        }
+      }
+    };
+    return graph_time_us(stream_.get(), kRepeats, chain, [](cudaStream_t) {}) / count;
+  }
+
+  // "quantised": the products of more rows, which quantise x; of gated ones the sums alone.
+  void few_rows_fp8() {
+    refill(scales_.data(), scales_.bytes(), Fill::kScales);
+    std::printf("%-32s %6s %10s %10s %6s %10s %6s | tiles 1, 2, 4: us\n", "few rows, FP8", "m", "floor us", "us",
+                "ratio", "quantised", "ratio");
+    for (const FewShape& s :
+         {FewShape{"DeepSeek q_a 1536 x 7168", 1536, 7168}, FewShape{"q_b 24576 x 1536", 24'576, 1536},
+          FewShape{"kv_a 576 x 7168", 576, 7168}, FewShape{"output 7168 x 16384 +=", 7168, 16'384, true},
+          FewShape{"gated 18432 x 7168", 18'432, 7168, false, true},
+          FewShape{"down 7168 x 18432 +=", 7168, 18'432, true}, FewShape{"gated 2048 x 7168", 2048, 7168, false, true},
+          FewShape{"down 7168 x 2048 +=", 7168, 2048, true}, FewShape{"index q 8192 x 1536", 8192, 1536},
+          FewShape{"index k 128 x 7168", 128, 7168}}) {
+      for (const std::int64_t m : {1, 4, 8, 16, 32, 64}) {
+        const auto md = static_cast<double>(m), nd = static_cast<double>(s.n), kd = static_cast<double>(s.k);
+        const double bytes = nd * kd * (s.gated ? 2 : 1) + md * (2 * kd + nd * (s.gated ? 2 : s.accumulate ? 8 : 4));
+        const double floor = bytes / kBytesPerUs;
+        const bool few = m <= kMostFewRowsFp8;
+        const double own = few ? fp8_chain_time(s, m, true, 0) : 0;
+        const double quantised = fp8_chain_time(s, m, false, 0);
+        std::printf("%-32s %6lld %10.2f %10.2f %6.2f %10.2f %6.2f |", s.name, static_cast<long long>(m), floor, own,
+                    own / floor, quantised, quantised / floor);
+        for (const int tiles : {1, 2, 4}) {
+          if (few) std::printf(" %8.2f", fp8_chain_time(s, m, true, tiles));
+        }
         std::puts("");
         std::fflush(stdout);
       }
@@ -428,6 +509,7 @@ class Bench {
   DeviceBuffer<std::byte> y_{std::size_t{512} << 20};
   DeviceBuffer<std::int32_t> ids_{kMostRows * 8};
   DeviceBuffer<float> factors_{kMostRows * 8};
+  DeviceBuffer<float> scales_{1 << 20};
 };
 
 }  // namespace
@@ -438,6 +520,12 @@ int main(int argc, char** argv) {
     std::puts("no GPU here");
     return 1;
   }
-  hotset::kernels::cuda::Bench().run(argc > 1 && std::strcmp(argv[1], "few") == 0);
+  hotset::kernels::cuda::Bench bench;
+  const char* const what = argc > 1 ? argv[1] : "";
+  if (std::strcmp(what, "fp8") == 0) {
+    bench.run_fp8();
+  } else {
+    bench.run(std::strcmp(what, "few") == 0);
+  }
   return 0;
 }

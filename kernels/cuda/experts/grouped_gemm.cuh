@@ -224,6 +224,7 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[kCount / 2], std::
 
 __device__ __forceinline__ void store_sum(const GroupedGemm& gemm, std::int64_t row, std::int64_t channel, float sum) {
   const std::int64_t at = row * gemm.out_stride + channel;
+  if (gemm.bias != nullptr) sum += gemm.bias[channel];
   if (gemm.out_type == ActivationType::kF32) {
     float* const out = static_cast<float*>(gemm.out) + at;
     *out = gemm.accumulate ? *out + sum : sum;

@@ -35,7 +35,8 @@ struct GroupedGemm {
   void* out = nullptr;             // [row_bound][n]; row stride below
   std::int64_t out_stride = 0;     // elements
   ActivationType out_type = ActivationType::kF32;
-  bool accumulate = false;  // not gated only
+  bool accumulate = false;      // not gated only
+  const float* bias = nullptr;  // likewise; [n], of one group, or null
 };
 
 void launch_grouped_bf16(const GroupedGemm& gemm, Stream stream);

@@ -23,11 +23,14 @@ struct Case {
   ActivationType x_type, y_type;
   bool accumulate;
   std::int64_t more = 0;  // elements between rows
+  bool bias = false;
 };
 
 struct Operands {
   Operands(const Case& c, Random& random)
-      : weight(c.n, c.k, random), x(rounded(random.normals(c.m * (c.k + c.more)), c.x_type)) {
+      : weight(c.n, c.k, random),
+        x(rounded(random.normals(c.m * (c.k + c.more)), c.x_type)),
+        bias(random.normals(c.n)) {
     for (std::int64_t row = 0; row < c.m; ++row) {
       const float size = row % 3 == 0 ? 0.01F : 30.0F;
       for (std::int64_t i = 0; i < c.k + c.more; ++i) x[static_cast<std::size_t>(row * (c.k + c.more) + i)] *= size;
@@ -40,17 +43,30 @@ struct Operands {
   }
   Fp8Weight weight;
   std::vector<float> x;
+  std::vector<float> bias;
   DeviceBuffer<std::uint8_t> codes;
   DeviceBuffer<float> scales;
 };
 
 std::vector<float> multiply(const Case& c, const Operands& operands, const std::vector<float>& x,
                             const std::vector<float>& before, std::int64_t m) {
-  const DeviceValues device_x(x, c.x_type);
+  const DeviceValues device_x(x, c.x_type), bias(operands.bias, ActivationType::kF32);
   const DeviceValues y(before, c.y_type);
   const DeviceBuffer<std::byte> workspace(fp8_matmul_workspace_bytes(m, c.k));
-  launch_fp8_matmul({device_x.data(), c.x_type, c.k + c.more, operands.codes.data(), operands.scales.data(), y.data(),
-                     c.y_type, c.n + c.more, c.accumulate, m, c.n, c.k, workspace.data()},
+  launch_fp8_matmul({.x = device_x.data(),
+                     .x_type = c.x_type,
+                     .x_stride = c.k + c.more,
+                     .weight = operands.codes.data(),
+                     .weight_scales = operands.scales.data(),
+                     .bias = c.bias ? static_cast<const float*>(bias.data()) : nullptr,
+                     .y = y.data(),
+                     .y_type = c.y_type,
+                     .y_stride = c.n + c.more,
+                     .accumulate = c.accumulate,
+                     .m = m,
+                     .n = c.n,
+                     .k = c.k,
+                     .workspace = workspace.data()},
                     nullptr);
   return y.values();
 }
@@ -68,8 +84,10 @@ void expect_product(const Case& c, Random& random) {
         ASSERT_EQ(got[at], before[at]) << "written between rows, row " << row << ", column " << col;
         continue;
       }
-      double sum = c.accumulate ? before[at] : 0.0;
-      double magnitude = std::abs(sum);
+      const double start = c.accumulate ? before[at] : 0.0;
+      const double added = c.bias ? operands.bias[static_cast<std::size_t>(col)] : 0.0;
+      double sum = start + added;
+      double magnitude = std::abs(start) + std::abs(added);
       for (std::int64_t i = 0; i < c.k; ++i) {
         const double product = x[static_cast<std::size_t>(i)] * operands.weight.value(col, i);
         sum += product;
@@ -89,10 +107,12 @@ TEST_F(Fp8MatmulDevice, ProductsAsInDouble) {
   Random random;
   constexpr auto kF32 = ActivationType::kF32;
   constexpr auto kBF16 = ActivationType::kBF16;
-  for (const Case& c : {Case{1, 64, 128, kF32, kF32, false}, Case{5, 136, 384, kF32, kF32, true, 8},
-                        Case{9, 1000, 256, kBF16, kBF16, false, 16}, Case{33, 256, 1024, kBF16, kF32, true},
-                        Case{64, 8, 512, kF32, kF32, false}, Case{65, 520, 256, kF32, kBF16, true},
-                        Case{130, 264, 1792, kBF16, kF32, true, 8}, Case{700, 200, 256, kBF16, kBF16, false}}) {
+  for (const Case& c :
+       {Case{1, 64, 128, kF32, kF32, false}, Case{5, 136, 384, kF32, kF32, true, 8},
+        Case{9, 1000, 256, kBF16, kBF16, false, 16}, Case{33, 256, 1024, kBF16, kF32, true},
+        Case{64, 8, 512, kF32, kF32, false}, Case{65, 520, 256, kF32, kBF16, true},
+        Case{130, 264, 1792, kBF16, kF32, true, 8}, Case{700, 200, 256, kBF16, kBF16, false},
+        Case{17, 200, 256, kBF16, kF32, true, 8, true}, Case{70, 72, 128, kF32, kBF16, false, 0, true}}) {
     ASSERT_NO_FATAL_FAILURE(expect_product(c, random));
   }
 }
