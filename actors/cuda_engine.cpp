@@ -17,6 +17,7 @@
 #include "model/device_memory_plan.h"
 #include "model/device_step_runner.h"
 #include "model/dummy_weights.h"
+#include "model/float_conversion.h"
 #include "sparse/device_selection_model.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"
@@ -48,7 +49,9 @@ auto guarded(const char* what, const Body& body) -> decltype(body()) {
 class CudaEngine final : public ServingEngine {
  public:
   CudaEngine(const ServerConfig& config, model::DeviceEngine engine)
-      : compute_(compute_of(config)), engine_(std::move(engine)) {}
+      : weight_format_{.compute = compute_of(config),
+                       .fp8 = engine.backend->takes_fp8(model::kFp8Block, model::kFp8Block)},
+        engine_(std::move(engine)) {}
 
   Result<ServerConfig> settle(ServerConfig config) const override {
     if (config.verify_rate > 0)
@@ -61,9 +64,10 @@ class CudaEngine final : public ServingEngine {
     }
     if (config.kv_dtype == KvDTypeChoice::kFp8 && engine_.device.capability_major < 9)
       return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
+    if (auto weights = check_weight_type(config); !weights) return weights.error();
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
     if (config.kv_dtype == KvDTypeChoice::kAuto) config.kv_dtype = KvDTypeChoice::kBF16;
-    config.compute_type = compute_ == kernels::ElementType::kF32 ? ComputeTypeChoice::kF32 : ComputeTypeChoice::kBF16;
+    config.compute_type = computes_f32() ? ComputeTypeChoice::kF32 : ComputeTypeChoice::kBF16;
     return config;
   }
 
@@ -74,15 +78,21 @@ class CudaEngine final : public ServingEngine {
             .index_rank = kernels::cuda::kMostLowRank};
   }
 
-  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
+  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::Checkpoint& checkpoint,
                                const EngineRequest& request) const override {
+    const model::ModelConfig& model = checkpoint.config();
+    if (config.weight_type == WeightTypeChoice::kFp8 && fp8_matrices_of(checkpoint).empty()) {
+      return invalid_argument(
+          "--weight-dtype fp8: the model has no weights in FP8 with scales of 128 x 128, and none are made: use auto",
+          "--weight-dtype");
+    }
     if (auto fits = model::check_device_model(model); !fits) return fits.error();
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
     return guarded("when its memory was asked for", [&]() -> Result<PoolSizes> {
-      const std::int64_t weights = weights_ == nullptr ? model::device_weight_bytes(model, compute_) : 0;
+      const std::int64_t weights = weights_ == nullptr ? model::device_weight_bytes(checkpoint, weight_format_) : 0;
       const std::int64_t workspace =
-          model::device_workspace_bytes(model, request.layout, compute_, limits_of(config, request));
+          model::device_workspace_bytes(model, request.layout, weight_format_, limits_of(config, request));
       const std::int64_t usable = usable_bytes(config);
       const std::int64_t pools = usable - weights - workspace;
       if (pools <= 0) {
@@ -110,7 +120,9 @@ class CudaEngine final : public ServingEngine {
       }
       weights_ = engine_.weights.get();
       weight_bytes_ = before - kernels::cuda::free_device_bytes();
-      log_info("weights: ", gib(weight_bytes_), " of the GPU's memory");
+      const std::size_t fp8 = fp8_matrices_of(checkpoint).size();
+      log_info("weights: ", gib(weight_bytes_), " of the GPU's memory",
+               fp8 > 0 ? concat(", ", fp8, " matrices in FP8") : "");
       return {};
     });
   }
@@ -157,6 +169,24 @@ class CudaEngine final : public ServingEngine {
   }
 
  private:
+  [[nodiscard]] bool computes_f32() const { return weight_format_.compute == kernels::ElementType::kF32; }
+
+  [[nodiscard]] std::set<std::string, std::less<>> fp8_matrices_of(const model::Checkpoint& checkpoint) const {
+    return model::fp8_matrices(
+        checkpoint, [&](std::int64_t rows, std::int64_t cols) { return engine_.backend->takes_fp8(rows, cols); });
+  }
+
+  [[nodiscard]] Result<void> check_weight_type(const ServerConfig& config) const {
+    const auto refused = [](const char* what) -> Result<void> {
+      return invalid_argument(concat("--weight-dtype ", what), "--weight-dtype");
+    };
+    if (config.weight_type == WeightTypeChoice::kBF16 && computes_f32())
+      return refused("bf16: with --compute-dtype f32 all weights are f32");
+    if (config.weight_type != WeightTypeChoice::kFp8 || weight_format_.fp8) return {};
+    if (computes_f32()) return refused("fp8: with --compute-dtype f32 all weights are f32");
+    return refused("fp8 needs a GPU of compute capability 9.0 (Hopper): use auto");
+  }
+
   // Options that only make sense where the answers are random anyway.
   static Result<void> check_measuring(const ServerConfig& config) {
     const bool dummy = config.load_format == "dummy";
@@ -208,7 +238,7 @@ class CudaEngine final : public ServingEngine {
     return std::min(free, config.gpu_memory_bytes - weight_bytes_);
   }
 
-  kernels::ElementType compute_;
+  model::DeviceWeightFormat weight_format_;
   model::DeviceEngine engine_;
   const model::ModelWeights* weights_ = nullptr;
   std::int64_t weight_bytes_ = 0;
@@ -217,7 +247,7 @@ class CudaEngine final : public ServingEngine {
 }  // namespace
 
 Result<std::unique_ptr<ServingEngine>> make_cuda_engine(const ServerConfig& config) {
-  auto engine = model::open_device_engine(compute_of(config));
+  auto engine = model::open_device_engine(compute_of(config), config.weight_type != WeightTypeChoice::kBF16);
   if (!engine) return engine.error();
   return std::unique_ptr<ServingEngine>(std::make_unique<CudaEngine>(config, std::move(engine).value()));
 }

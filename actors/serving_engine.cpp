@@ -35,6 +35,10 @@ class CpuEngine final : public ServingEngine {
       return invalid_argument("--selection-model measures a GPU: use --device cuda with it", "--selection-model");
     if (config.synthetic_prompts)
       return invalid_argument("--fill-kv synthetic measures a GPU: use --device cuda with it", "--fill-kv");
+    if (config.weight_type != WeightTypeChoice::kAuto) {
+      return invalid_argument("--weight-dtype chooses for a GPU, and the server runs on the CPU: leave it at auto",
+                              "--weight-dtype");
+    }
     if (config.gpu_memory_bytes > 0) log_warn("--gpu-memory has no effect: the server runs on the CPU");
     if (config.least_batch > 1) log_warn("--least-batch has no effect: the server runs on the CPU");
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
@@ -45,12 +49,12 @@ class CpuEngine final : public ServingEngine {
 
   EngineLimits limits() const override { return {}; }
 
-  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
+  Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::Checkpoint& checkpoint,
                                const EngineRequest& request) const override {
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
     if (config.load_format == "dummy" && weights_ == nullptr) {
-      const std::int64_t weights = model::weight_count(model) * kDummyWeightBytes;
+      const std::int64_t weights = model::weight_count(checkpoint.config()) * kDummyWeightBytes;
       if (weights > memory.value().bytes) {
         return Error{ErrorCode::kOverloaded,
                      concat("the model's weights take ", weights >> 20, " MiB, of memory only ",

@@ -38,7 +38,7 @@ class ServingEngine {
   [[nodiscard]] virtual Result<ServerConfig> settle(ServerConfig config) const = 0;
   [[nodiscard]] virtual EngineLimits limits() const = 0;
   // Sizes if the model were loaded now: for the first check, before the weights are read.
-  [[nodiscard]] virtual Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::ModelConfig& model,
+  [[nodiscard]] virtual Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::Checkpoint& checkpoint,
                                                      const EngineRequest& request) const = 0;
   // With --load-format dummy the checkpoint has a config alone.
   [[nodiscard]] virtual Result<void> load(const ServerConfig& config, model::Checkpoint& checkpoint) = 0;

@@ -217,7 +217,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!expected_menu) return expected_menu.error();
   const KvLayout expected_layout = layout_of(config, model, expected.value());
   if (const auto early = engine.value()->pool_sizes(
-          config, model, engine_request(expected_layout, context.value(), expected_menu.value()));
+          config, *checkpoint.value(), engine_request(expected_layout, context.value(), expected_menu.value()));
       !early) {
     return early.error();
   }
@@ -234,7 +234,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   parts.menu = std::move(menu).value();
   parts.pools.layout = layout_of(config, model, policy);
   const EngineRequest request = engine_request(parts.pools.layout, context.value(), parts.menu);
-  const auto sizes = engine.value()->pool_sizes(config, model, request);
+  const auto sizes = engine.value()->pool_sizes(config, *checkpoint.value(), request);
   if (!sizes) return sizes.error();
   parts.pools.device_pages = sizes.value().device_pages;
   parts.pools.metadata_pages = sizes.value().metadata_pages;

@@ -146,6 +146,11 @@ std::vector<ServerOption> engine_and_cache_options() {
        choice(
            &C::compute_type,
            {{"auto", ComputeTypeChoice::kAuto}, {"f32", ComputeTypeChoice::kF32}, {"bf16", ComputeTypeChoice::kBF16}})},
+      {"weight-dtype", kEngine, "auto|bf16|fp8",
+       "Number format on a GPU of weights that a checkpoint has in FP8; auto: fp8 on a Hopper that computes in bf16, "
+       "else that of --compute-dtype (default: auto)",
+       choice(&C::weight_type,
+              {{"auto", WeightTypeChoice::kAuto}, {"bf16", WeightTypeChoice::kBF16}, {"fp8", WeightTypeChoice::kFp8}})},
       {"gpu-memory", kEngine, "SIZE", "GPU memory to use, for example 40GiB; 0: what is free there (default: 0)",
        size(&C::gpu_memory_bytes, 0)},
 

@@ -52,6 +52,7 @@ model::ModelConfig deepseek_v32() {
       .count = 8, .per_token = 8, .correction_bias = true, .scaling_factor = 2.5, .intermediate = 2048, .shared = 1};
   config.experts->sparse_layer.assign(61, true);
   std::fill_n(config.experts->sparse_layer.begin(), 3, false);
+  config.fp8_weights = true;
   config.indexer = {.heads = 64, .dim = 128, .top_k = 2048};
   config.indexer->full_layer.assign(61, true);
   return config;

@@ -10,7 +10,8 @@
 namespace hotset {
 
 [[nodiscard]] model::ModelConfig llama_8b();  // Llama-3.1-8B
-// DeepSeek-V3.2 with 8 experts in place of 256, so that it fits one GPU: a token reads as many as the real one.
+// DeepSeek-V3.2 with 8 experts in place of 256, so that it fits one GPU: a token reads as many as the real one. Weights
+// are FP8 as the real one's.
 [[nodiscard]] model::ModelConfig deepseek_v32();
 
 // What a server's --algorithm auto makes of them: DSA as the model says, else low-rank keys of a random basis with a

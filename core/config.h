@@ -10,6 +10,7 @@ namespace hotset {
 enum class KvModeChoice { kAuto, kResident, kHot };
 enum class KvDTypeChoice { kAuto, kF32, kBF16, kFp8 };
 enum class ComputeTypeChoice { kAuto, kF32, kBF16 };
+enum class WeightTypeChoice { kAuto, kBF16, kFp8 };
 
 struct ServerConfig {
   // model
@@ -38,7 +39,9 @@ struct ServerConfig {
   std::int64_t prefill_chunk = 0;  // prompt tokens in one step; 0: 256 on the CPU, 4,096 on a GPU
   std::string load_format = "auto";
   ComputeTypeChoice compute_type = ComputeTypeChoice::kAuto;  // of matrix products; auto: f32 on the CPU, bf16 on a GPU
-  std::int64_t gpu_memory_bytes = 0;                          // that this process may use there; 0: what is free
+  // Of a GPU's weights that the checkpoint has in FP8. auto: FP8 where kernels multiply by it, else the compute type.
+  WeightTypeChoice weight_type = WeightTypeChoice::kAuto;
+  std::int64_t gpu_memory_bytes = 0;  // that this process may use there; 0: what is free
 
   // cache
   KvDTypeChoice kv_dtype = KvDTypeChoice::kAuto;

@@ -27,7 +27,7 @@
 
 namespace hotset::kernels {
 
-// A weight matrix in the backend's own layout; quantised weights stay quantised.
+// A weight matrix in the backend's own layout; quantised weights stay quantised where it multiplies by them.
 class PackedMatrix {
  public:
   virtual ~PackedMatrix() = default;
@@ -147,6 +147,7 @@ struct ExpertsShape {
   std::int32_t count = 0;
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;  // of one expert
+  bool fp8 = false;               // in kFp8Block: takes_fp8() their shapes
 };
 
 // The experts of a layer in the backend's own layout; expert(x) = down(silu(gate(x)) * up(x)).
@@ -155,7 +156,7 @@ class PackedExperts {
   enum class Part { kGate, kUp, kDown };
   virtual ~PackedExperts() = default;
   // Copies; every part of every expert is set once before use. Gate and up: [intermediate, hidden]; down: [hidden,
-  // intermediate].
+  // intermediate]; all of them in kFp8Block or none, as the shape says.
   virtual void set(std::int32_t expert, Part part, const MatrixView& matrix) = 0;
   // Sets all of them; part p (0 ... 2) of expert e begins with number (3 e + p) * hidden * intermediate. `shape` is
   // that of make_experts().
@@ -225,6 +226,9 @@ class DenseBackend {
     return {allocate(count * element_bytes(type)), type};
   }
 
+  // Whether pack(), pack_joined() and PackedExperts::set() keep matrices of this shape in kFp8Block; else they must not
+  // get them.
+  [[nodiscard]] virtual bool takes_fp8(std::int64_t /*rows*/, std::int64_t /*cols*/) const { return false; }
   // Copies; the view may go away afterwards.
   [[nodiscard]] virtual std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) = 0;
   // Matrices of one shape that BatchedMatmulParams takes together; a backend may keep them side by side.
@@ -242,8 +246,8 @@ class DenseBackend {
     std::int64_t cols = 0;
   };
   [[nodiscard]] virtual JoinedMatrices random_joined(std::span<const RandomPart> matrices);
-  // As pack() of what random_matrix_bits() gives, made where the backend likes; as pack_batch() of [count * rows, cols]
-  // cut into matrices of `rows`.
+  // As pack() of what random_matrix_bits() gives (random_matrix_codes(), see RandomNumbers::fp8), made where the
+  // backend likes; as pack_batch() of [count * rows, cols] cut into matrices of `rows`.
   [[nodiscard]] virtual std::unique_ptr<PackedMatrix> random_matrix(const RandomNumbers& numbers, std::int64_t rows,
                                                                     std::int64_t cols);
   [[nodiscard]] virtual std::vector<std::unique_ptr<PackedMatrix>> random_batch(const RandomNumbers& numbers,

@@ -7,8 +7,10 @@
 
 namespace hotset::kernels {
 
-// File formats of a weight. Quantised formats are the GGUF ones: blocks along the last (input) dimension.
-enum class WeightType { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+// File formats of a weight. Quantised formats are the GGUF ones, blocks along the last (input) dimension, and
+// kFp8Block: E4M3 codes with a scale for each 128 x 128 (DeepSeek's FP8), which only backends that say so take
+// (DenseBackend::takes_fp8()).
+enum class WeightType { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kFp8Block };
 
 struct BlockFormat {
   std::int32_t elements;  // of one block
@@ -25,6 +27,7 @@ struct BlockFormat {
     case WeightType::kQ4_K: return {256, 144};
     case WeightType::kQ5_K: return {256, 176};
     case WeightType::kQ6_K: return {256, 210};
+    case WeightType::kFp8Block: return {1, 1};  // without the scales
   }
   return {0, 0};
 }
@@ -36,6 +39,7 @@ struct MatrixView {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::span<const std::byte> data;
+  std::span<const float> scales;  // kFp8Block: [ceil(rows / 128), ceil(cols / 128)]; no code is NaN
 };
 
 }  // namespace hotset::kernels

@@ -55,6 +55,29 @@ bool fits(const std::optional<AdjacentPairs>& pairs, std::int64_t rows) {
   return !pairs || (rows > 0 && pairs->heads * pairs->head_rows == rows);
 }
 
+// Whether to_half_split() leaves every row in its block of FP8 scales.
+bool stays_in_blocks(const AdjacentPairs& pairs) {
+  for (std::int64_t head = 0; head < pairs.heads; ++head) {
+    const std::int64_t first = head * pairs.head_rows + pairs.first;
+    if (first / kFp8Block != (first + pairs.count - 1) / kFp8Block) return false;
+  }
+  return true;
+}
+
+// Eight codes at a time: one with all bits but the sign set carries into the sign's place.
+bool has_nan_code(std::span<const std::byte> codes) {
+  constexpr std::uint64_t kMagnitudes = 0x7f7f7f7f7f7f7f7f, kOnes = 0x0101010101010101;
+  std::uint64_t seen = 0;
+  std::size_t at = 0;
+  for (; at + 8 <= codes.size(); at += 8) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, &codes[at], sizeof eight);
+    seen |= (eight & kMagnitudes) + kOnes;
+  }
+  for (; at < codes.size(); ++at) seen |= (std::to_integer<std::uint64_t>(codes[at]) & 0x7fU) + 1;
+  return (seen & ~kMagnitudes) != 0;
+}
+
 // A matrix as it is handed out.
 std::vector<std::byte> copy_of(const StoredTensor& tensor) {
   std::vector<std::byte> copy;
@@ -170,10 +193,35 @@ Result<kernels::MatrixView> Checkpoint::matrix(std::string_view canonical_name) 
   if (!fits(tensor->pairs, view.rows)) return bad_type(*tensor);
   const bool aligned = reinterpret_cast<std::uintptr_t>(tensor->data.data()) % kDataAlignment == 0;
   if (aligned && !tensor->pairs && !tensor->scales) return view;
-  const auto [it, added] = copies_.try_emplace(std::string(canonical_name));
-  if (added) it->second = copy_of(*tensor);
-  view.data = it->second;
+  std::vector<std::byte>& copy = copies_[std::string(canonical_name)].matrix;
+  if (copy.empty()) copy = copy_of(*tensor);
+  view.data = copy;
   return view;
+}
+
+bool Checkpoint::has_fp8(std::string_view canonical_name) const {
+  if (contents_.tensors.empty()) return contents_.config.fp8_weights;
+  const auto* tensor = find(canonical_name);
+  if (tensor == nullptr || !tensor->scales || tensor->info.shape.size() != 2) return false;
+  return fits(tensor->pairs, tensor->info.shape[0]) && (!tensor->pairs || stays_in_blocks(*tensor->pairs));
+}
+
+Result<kernels::MatrixView> Checkpoint::fp8_matrix(std::string_view canonical_name) {
+  const auto* tensor = find(canonical_name);
+  if (tensor == nullptr || !has_fp8(canonical_name)) return not_found(canonical_name);
+  if (has_nan_code(tensor->data)) {
+    return corrupt(concat("tensor ", printable(tensor->file_name), " holds FP8 codes that are no numbers"));
+  }
+  Copies& copies = copies_[std::string(canonical_name)];
+  if (copies.scales.empty()) {
+    copies.scales = *to_float32(tensor->scales->type, tensor->scales->data);
+    if (tensor->pairs) copies.codes = to_half_split(tensor->data, *tensor->pairs);
+  }
+  return kernels::MatrixView{.type = kernels::WeightType::kFp8Block,
+                             .rows = tensor->info.shape[0],
+                             .cols = tensor->info.shape[1],
+                             .data = tensor->pairs ? std::span<const std::byte>(copies.codes) : tensor->data,
+                             .scales = copies.scales};
 }
 
 void Checkpoint::release(std::string_view canonical_name) {

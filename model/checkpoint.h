@@ -123,7 +123,13 @@ class Checkpoint {
   // checkpoint gives every expected tensor without an error.
   [[nodiscard]] Result<kernels::MatrixView> matrix(std::string_view canonical_name);
 
-  // Frees the copy behind a matrix, if there is one; its views become invalid. Without it the copies of a large FP8
+  // Whether fp8_matrix() has it: FP8 in the file, and its rows come into order within their blocks of scales. With a
+  // config alone: whether the config says that weights are FP8.
+  [[nodiscard]] bool has_fp8(std::string_view canonical_name) const;
+  // The same matrix as kFp8Block, at any address. Errors: kNotFound without has_fp8(); kCorrupt for a code that is NaN.
+  [[nodiscard]] Result<kernels::MatrixView> fp8_matrix(std::string_view canonical_name);
+
+  // Frees the copies behind a matrix, if there are any; its views become invalid. Without it the copies of a large FP8
   // checkpoint add up to four times its size.
   void release(std::string_view canonical_name);
 
@@ -131,8 +137,13 @@ class Checkpoint {
   [[nodiscard]] Result<std::vector<float>> vector(std::string_view canonical_name) const;
 
  private:
+  struct Copies {
+    std::vector<std::byte> matrix;
+    std::vector<std::byte> codes;  // of fp8_matrix(): empty where the file's can be used
+    std::vector<float> scales;     // likewise
+  };
   CheckpointContents contents_;
-  std::map<std::string, std::vector<std::byte>, std::less<>> copies_;  // by canonical name
+  std::map<std::string, Copies, std::less<>> copies_;  // by canonical name
 };
 
 // One tensor that a config asks for.

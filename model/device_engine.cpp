@@ -15,14 +15,14 @@ namespace hotset::model {
 
 namespace cuda = kernels::cuda;
 
-Result<DeviceEngine> open_device_engine(kernels::ElementType compute) {
+Result<DeviceEngine> open_device_engine(kernels::ElementType compute, bool fp8_weights) {
   auto found = kernels::cuda::find_gpu();
   if (!found) return found.error();
   try {
     DeviceEngine engine;
     engine.device = std::move(found).value();
     engine.stream = std::make_unique<kernels::cuda::DeviceStream>();
-    engine.backend = kernels::cuda::make_cuda_backend(engine.device, *engine.stream, compute);
+    engine.backend = kernels::cuda::make_cuda_backend(engine.device, *engine.stream, compute, fp8_weights);
     return engine;
   } catch (const std::exception& broken) {
     return Error{ErrorCode::kUnavailable, concat("the GPU cannot be used: ", broken.what()), {}};

@@ -6,8 +6,8 @@
 
 namespace hotset::model {
 
-// kUnavailable in words when there is no GPU that can be used. `compute`: see kernels/cuda/cuda_backend.h.
-Result<DeviceEngine> open_device_engine(kernels::ElementType compute);
+// kUnavailable in words when there is no GPU that can be used. The rest: see kernels/cuda/cuda_backend.h.
+Result<DeviceEngine> open_device_engine(kernels::ElementType compute, bool fp8_weights = true);
 
 // What the GPU's kernels take of a checked config. kInvalidArgument, param --device, names what they don't.
 Result<void> check_device_model(const ModelConfig& config);

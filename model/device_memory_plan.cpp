@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/hot_row.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/sampling.h"
@@ -11,8 +12,9 @@
 #include "kernels/cuda/selection/low_rank_scores.h"
 #include "kernels/cuda/sparse_attention.h"
 #include "kernels/cuda/sparse_diff.h"
-#include "model/checkpoint.h"
+#include "kernels/cuda/weight_matrix.h"
 #include "model/decode_batch.h"
+#include "model/weights.h"
 #include "sparse/hot_buffer.h"
 
 namespace hotset::model {
@@ -26,12 +28,14 @@ constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kArenaBytes = std::int64_t{96} << 20;  // of pieces for small arrays: what is not handed out
 constexpr std::int64_t kPieceTokens = 4096;                   // of expanded or staged rows
 constexpr std::int64_t kSelectedRows = 256;                   // of a prompt that select together
+constexpr std::int64_t kScaleBlock = 128;                     // inputs that share a scale
 
 struct Sizes {
   const ModelConfig& config;
   const KvLayout& layout;
   const DeviceRunnerLimits& limits;
   std::int64_t element = 0;  // bytes, of the compute type
+  bool fp8 = false;          // weights are FP8, all or some
   std::int64_t batch = 0;    // rows of a decode step
   std::int64_t chunk = 0;    // rows of a prompt's step
   std::int64_t tokens = 0;   // of a sequence
@@ -41,12 +45,13 @@ struct Sizes {
   [[nodiscard]] std::int64_t rows() const { return std::max(batch, chunk); }
 };
 
-Sizes sizes_of(const ModelConfig& config, const KvLayout& layout, kernels::ElementType compute,
+Sizes sizes_of(const ModelConfig& config, const KvLayout& layout, const DeviceWeightFormat& format,
                const DeviceRunnerLimits& limits) {
   Sizes sizes{.config = config,
               .layout = layout,
               .limits = limits,
-              .element = element_bytes(compute),
+              .element = element_bytes(format.compute),
+              .fp8 = format.fp8 && config.fp8_weights,
               .batch = DecodeBatch::bucket(std::max(limits.max_batch, limits.least_rows)),
               .chunk = round_up(limits.prefill_chunk, kPageTokens),
               .tokens = limits.max_tokens};
@@ -80,18 +85,36 @@ std::int64_t row_bytes(const ModelConfig& config, std::int64_t element) {
   return bytes + widest * (2 * kFloat + element);
 }
 
-// What the backend needs for products: inputs in the compute type, rows of experts.
+// The most inputs that a projection has.
+std::int64_t widest_input(const ModelConfig& config) {
+  std::int64_t widest = std::max({config.hidden, config.intermediate, std::int64_t{config.heads} * config.head_dim});
+  if (config.latent)
+    widest =
+        std::max({widest, std::int64_t{config.latent->q_rank}, std::int64_t{config.heads} * config.latent->value_dim});
+  if (config.experts) widest = std::max(widest, config.experts->shared * config.experts->intermediate);
+  return widest;
+}
+
+// What the backend needs for products: inputs in the compute type or quantised to FP8, rows of experts.
 std::int64_t product_bytes(const Sizes& sizes) {
   const ModelConfig& config = sizes.config;
   std::int64_t bytes = growing(sizes.rows() * config.heads * config.head_dim * sizes.element);
+  if (sizes.fp8) {
+    bytes += growing(static_cast<std::int64_t>(
+        cuda::fp8_matmul_workspace_bytes(sizes.rows(), round_up(widest_input(config), kScaleBlock))));
+  }
   if (config.experts) {
-    const cuda::ExpertWeights experts{
-        .format = sizes.element == kFloat ? cuda::ExpertFormat::kF32 : cuda::ExpertFormat::kBF16,
-        .experts = config.experts->count,
-        .hidden = config.hidden,
-        .intermediate = config.experts->intermediate};
-    bytes += growing(
-        static_cast<std::int64_t>(cuda::experts_workspace_bytes(experts, sizes.rows(), config.experts->per_token)));
+    const auto of_format = [&](cuda::ExpertFormat format) {
+      const cuda::ExpertWeights experts{.format = format,
+                                        .experts = config.experts->count,
+                                        .hidden = config.hidden,
+                                        .intermediate = config.experts->intermediate};
+      return growing(
+          static_cast<std::int64_t>(cuda::experts_workspace_bytes(experts, sizes.rows(), config.experts->per_token)));
+    };
+    const std::int64_t own = of_format(sizes.element == kFloat ? cuda::ExpertFormat::kF32 : cuda::ExpertFormat::kBF16);
+    // Layers may differ.
+    bytes += sizes.fp8 ? std::max(own, of_format(cuda::ExpertFormat::kFp8Block)) : own;
   }
   return bytes;
 }
@@ -177,13 +200,25 @@ std::int64_t prompt_bytes(const Sizes& sizes) {
 
 }  // namespace
 
-std::int64_t device_weight_bytes(const ModelConfig& config, kernels::ElementType compute) {
-  return weight_count(config) * element_bytes(compute);
+std::int64_t device_weight_bytes(const Checkpoint& checkpoint, const DeviceWeightFormat& format) {
+  const auto takes = [&](std::int64_t rows, std::int64_t cols) {
+    return format.fp8 && cuda::fp8_weight_fits(rows, cols);
+  };
+  const auto fp8 = fp8_matrices(checkpoint, takes);
+  const std::int64_t element = element_bytes(format.compute);
+  std::int64_t bytes = weight_count(checkpoint.config()) * element;
+  if (fp8.empty()) return bytes;
+  for (const ExpectedTensor& tensor : expected_tensors(checkpoint.config())) {
+    if (!fp8.contains(tensor.name)) continue;
+    const std::int64_t rows = tensor.shape[0], cols = tensor.shape[1];
+    bytes += cuda::fp8_weight_bytes(rows, cols) - rows * cols * element;
+  }
+  return bytes;
 }
 
-std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& layout, kernels::ElementType compute,
+std::int64_t device_workspace_bytes(const ModelConfig& config, const KvLayout& layout, const DeviceWeightFormat& format,
                                     const DeviceRunnerLimits& limits) {
-  const Sizes sizes = sizes_of(config, layout, compute, limits);
+  const Sizes sizes = sizes_of(config, layout, format, limits);
   return kDriverBytes + kArenaBytes + sizes.rows() * row_bytes(config, sizes.element) + product_bytes(sizes) +
          sampling_bytes(sizes) + table_bytes(sizes) + scoring_bytes(sizes) + list_bytes(sizes) + prompt_bytes(sizes);
 }

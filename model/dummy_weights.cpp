@@ -19,6 +19,7 @@ class DummyMaker {
   DummyMaker(const ModelConfig& config, kernels::DenseBackend& backend, std::uint64_t seed)
       : config_(config), backend_(backend), seed_(seed) {}
 
+  // In bfloat16, whatever the config says of FP8: see fp8_matrices().
   Matrix matrix(std::int64_t rows, std::int64_t cols, double factor = 1.0) {
     return backend_.random_matrix(kernels::random_rows(next_seed(), static_cast<float>(factor) * deviation(cols), cols),
                                   rows, cols);
@@ -50,8 +51,14 @@ class DummyMaker {
   std::uint64_t next_seed() { return seed_ = splitmix64(seed_); }
   static float deviation(std::int64_t cols) { return 1.0F / std::sqrt(static_cast<float>(cols)); }
 
+  [[nodiscard]] RandomNumbers projection(std::int64_t cols) {
+    RandomNumbers numbers = kernels::random_rows(next_seed(), deviation(cols), cols);
+    numbers.fp8 = config_.fp8_weights;
+    return numbers;
+  }
+
   Linear linear(std::int64_t rows, std::int64_t cols, bool bias = false) {
-    Linear out{.weight = matrix(rows, cols), .bias = {}};
+    Linear out{.weight = backend_.random_matrix(projection(cols), rows, cols), .bias = {}};
     if (bias) out.bias = vector(rows, 0.0F);
     return out;
   }
@@ -59,8 +66,7 @@ class DummyMaker {
   // As linear() of each without biases, one after the other.
   Matrix joined(std::initializer_list<std::pair<Linear*, std::int64_t>> parts, std::int64_t cols) {
     std::vector<kernels::DenseBackend::RandomPart> made;
-    for (const auto& [linear, rows] : parts)
-      made.push_back({kernels::random_rows(next_seed(), deviation(cols), cols), rows, cols});
+    for (const auto& [linear, rows] : parts) made.push_back({projection(cols), rows, cols});
     kernels::JoinedMatrices packed = backend_.random_joined(made);
     auto part = packed.parts.begin();
     for (const auto& [linear, rows] : parts) linear->weight = std::move(*part++);
@@ -155,10 +161,14 @@ class DummyMaker {
   ExpertsWeights experts() {
     const ExpertsConfig& shape = *config_.experts;
     ExpertsWeights out;
-    out.router = linear(shape.count, config_.hidden);
+    out.router.weight = matrix(shape.count, config_.hidden);
     if (shape.correction_bias) out.correction_bias = vector(shape.count, 0.0F);
-    const kernels::ExpertsShape of_experts{
-        .count = shape.count, .hidden = config_.hidden, .intermediate = shape.intermediate};
+    const kernels::ExpertsShape of_experts{.count = shape.count,
+                                           .hidden = config_.hidden,
+                                           .intermediate = shape.intermediate,
+                                           .fp8 = config_.fp8_weights &&
+                                                  backend_.takes_fp8(shape.intermediate, config_.hidden) &&
+                                                  backend_.takes_fp8(config_.hidden, shape.intermediate)};
     out.experts = backend_.make_experts(of_experts);
     out.experts->set_random(of_experts, next_seed(), deviation(config_.hidden), deviation(shape.intermediate));
     if (shape.shared > 0) out.shared = mlp(shape.shared * shape.intermediate, false);

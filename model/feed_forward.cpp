@@ -23,10 +23,8 @@ bool has_joined_mlp(const LayerWeights& layer) {
 FeedForward::FeedForward(const ModelWeights& weights, kernels::DenseBackend& backend, std::int64_t max_rows)
     : weights_(weights), backend_(backend) {
   const std::int64_t size = max_rows * widest_mlp(weights.config);
+  gate_up_ = backend.array<float>(2 * size);
   const bool joined = std::ranges::any_of(weights.layers, has_joined_mlp);
-  const bool apart = !std::ranges::all_of(weights.layers, has_joined_mlp);
-  gate_ = backend.array<float>(joined ? 2 * size : size);
-  if (apart) up_ = backend.array<float>(size);
   if (joined || backend.activation_type() != kernels::ElementType::kF32) gated_ = backend.activations(size);
   if (!weights.config.experts) return;
   const ExpertsConfig& experts = *weights.config.experts;
@@ -42,19 +40,20 @@ void FeedForward::run(LayerId layer, kernels::Activations normed, std::int64_t r
 
 void FeedForward::run(const MlpWeights& mlp, kernels::Activations normed, std::int64_t rows, float* residual) {
   const std::int64_t width = mlp.gate.weight->rows();
-  const kernels::ActivationsOut gated = gated_.empty() ? kernels::ActivationsOut(gate_.data()) : gated_.get();
-  kernels::SiluGateParams gate{.gate = gate_.data(), .up = up_.data(), .out = gated, .rows = rows, .width = width};
+  float* const gates = gate_up_.data();
+  const kernels::ActivationsOut gated = gated_.empty() ? kernels::ActivationsOut(gates) : gated_.get();
+  kernels::SiluGateParams gate{.gate = gates, .up = gates + rows * width, .out = gated, .rows = rows, .width = width};
   if (mlp.gate_up != nullptr) {
     if (backend_.gated_matmul({.x = normed, .gate_up = mlp.gate_up.get(), .out = gated, .m = rows})) {
       backend_.matmul(mlp.down.added_product(gated, residual, rows));
       return;
     }
-    backend_.matmul({.x = normed, .weight = mlp.gate_up.get(), .y = gate_.data(), .m = rows});
-    gate.up = gate_.data() + width;
+    backend_.matmul({.x = normed, .weight = mlp.gate_up.get(), .y = gates, .m = rows});
+    gate.up = gates + width;
     gate.stride = 2 * width;
   } else {
-    backend_.matmul(mlp.gate.product(normed, gate_.data(), rows));
-    backend_.matmul(mlp.up.product(normed, up_.data(), rows));
+    backend_.matmul(mlp.gate.product(normed, gates, rows));
+    backend_.matmul(mlp.up.product(normed, gates + rows * width, rows));
   }
   backend_.silu_gate(gate);
   backend_.matmul(mlp.down.added_product(gated, residual, rows));

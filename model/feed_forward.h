@@ -23,9 +23,9 @@ class FeedForward {
 
   const ModelWeights& weights_;
   kernels::DenseBackend& backend_;
-  // [max_rows, widest MLP]; where gate and up are joined, gate_ holds both.
-  kernels::Array<float> gate_, up_;
-  kernels::ActivationArray gated_;           // [max_rows, widest MLP]; none: it lies in gate_
+  // Of max_rows, for the widest MLP: side by side in a row where gate and up are joined, else one behind the other.
+  kernels::Array<float> gate_up_;
+  kernels::ActivationArray gated_;           // [max_rows, widest MLP]; none: it lies where the gates are
   kernels::Array<float> router_logits_;      // [max_rows, experts]
   kernels::Array<std::int32_t> expert_ids_;  // [max_rows, experts of a token]
   kernels::Array<float> expert_weights_;     // the same

@@ -11,13 +11,7 @@ GroupedBlock::GroupedBlock(const ModelWeights& weights, kernels::DenseBackend& b
       context_(backend.activations(max_rows * config_.heads * config_.head_dim)) {
   const std::int64_t kv_width = std::int64_t{config_.kv_heads} * config_.head_dim;
   const std::int64_t q_width = std::int64_t{config_.heads} * config_.head_dim;
-  if (of(LayerId{0}).qkv != nullptr) {
-    q_ = backend.array<float>(max_rows * (q_width + 2 * kv_width));
-    return;
-  }
-  q_ = backend.array<float>(max_rows * q_width);
-  k_ = backend.array<float>(max_rows * kv_width);
-  v_ = backend.array<float>(max_rows * kv_width);
+  qkv_ = backend.array<float>(max_rows * (q_width + 2 * kv_width));
 }
 
 AttentionShape GroupedBlock::shape() const {
@@ -32,22 +26,21 @@ LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernel
   const GroupedAttentionWeights& weights = of(layer);
   const std::int64_t q_width = std::int64_t{config_.heads} * config_.head_dim;
   const std::int64_t kv_width = std::int64_t{config_.kv_heads} * config_.head_dim;
+  float* const q = qkv_.data();
   if (weights.qkv != nullptr) {
     const std::int64_t stride = q_width + 2 * kv_width;
-    backend_.matmul({.x = normed, .weight = weights.qkv.get(), .y = q_.data(), .m = rows.count});
-    return finished({.layer = layer,
-                     .q = q_.data(),
-                     .k = q_.data() + q_width,
-                     .v = q_.data() + q_width + kv_width,
-                     .row_stride = stride,
-                     .context = context_.get()},
-                    weights, rows);
+    float* const k = q + q_width;
+    backend_.matmul({.x = normed, .weight = weights.qkv.get(), .y = q, .m = rows.count});
+    return finished(
+        {.layer = layer, .q = q, .k = k, .v = k + kv_width, .row_stride = stride, .context = context_.get()}, weights,
+        rows);
   }
-  backend_.matmul(weights.q.product(normed, q_.data(), rows.count));
-  backend_.matmul(weights.k.product(normed, k_.data(), rows.count));
-  backend_.matmul(weights.v.product(normed, v_.data(), rows.count));
-  return finished({.layer = layer, .q = q_.data(), .k = k_.data(), .v = v_.data(), .context = context_.get()}, weights,
-                  rows);
+  float* const k = q + rows.count * q_width;
+  float* const v = k + rows.count * kv_width;
+  backend_.matmul(weights.q.product(normed, q, rows.count));
+  backend_.matmul(weights.k.product(normed, k, rows.count));
+  backend_.matmul(weights.v.product(normed, v, rows.count));
+  return finished({.layer = layer, .q = q, .k = k, .v = v, .context = context_.get()}, weights, rows);
 }
 
 // Norms and RoPE, or what there is to do of them.
@@ -55,8 +48,8 @@ LayerAttention GroupedBlock::finished(LayerAttention out, const GroupedAttention
                                       const StepRows& rows) {
   const bool norms = !weights.q_norm.empty();
   const bool joined = out.row_stride != 0;
-  float* const q = q_.data();
-  float* const k = joined ? q + std::int64_t{config_.heads} * config_.head_dim : k_.data();
+  float* const q = qkv_.data();
+  float* const k = q + (joined ? 1 : rows.count) * config_.heads * config_.head_dim;
   if (rows.left_unfinished) {
     out.unfinished = {.q = q,
                       .k = k,

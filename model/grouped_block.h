@@ -25,8 +25,10 @@ class GroupedBlock final : public AttentionBlock {
   const ModelWeights& weights_;
   const ModelConfig& config_;
   kernels::DenseBackend& backend_;
-  kernels::Array<float> q_, k_, v_;   // [max_rows, ...]; of layers whose matrices are joined q_ holds all three
-  kernels::ActivationArray context_;  // likewise
+  // Queries, keys and values of max_rows: side by side in a row where a layer's matrices are joined, else one behind
+  // the other.
+  kernels::Array<float> qkv_;
+  kernels::ActivationArray context_;  // [max_rows, heads * head_dim]
 };
 
 }  // namespace hotset::model

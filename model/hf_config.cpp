@@ -232,8 +232,8 @@ void parse_flags(JsonOptions& options, ModelConfig& config) {
 }
 
 // DeepSeek's FP8: each matrix's own dtype says whether it is quantised, so the lists of those that are not say nothing
-// new, and the activations stay as they are here.
-Result<void> check_quantization(JsonOptions& config_options) {
+// new; whether activations are quantised is the backend's choice.
+Result<void> parse_quantization(JsonOptions& config_options, ModelConfig& config) {
   const auto* object = config_options.find("quantization_config");
   if (object == nullptr) return {};
   if (!object->is_object()) return corrupt("option quantization_config is not an object");
@@ -254,6 +254,7 @@ Result<void> check_quantization(JsonOptions& config_options) {
   static_cast<void>(options.text("scale_fmt"));
   refuse_unread(options);
   if (options.error()) return *options.error();
+  config.fp8_weights = true;
   return {};
 }
 
@@ -301,7 +302,7 @@ Result<ModelConfig> parse_hf_config(std::string_view config_json, std::string_vi
   parse_flags(options, config);
   parse_special_tokens(options, config);
   if (options.error()) return *options.error();
-  if (auto ok = check_quantization(options); !ok) return ok.error();
+  if (auto ok = parse_quantization(options, config); !ok) return ok.error();
   if (auto rope = parse_rope(options, config); !rope) return rope.error();
   refuse_unknown(options);
   if (options.error()) return *options.error();

@@ -104,6 +104,7 @@ struct ModelConfig {
   std::optional<IndexerConfig> indexer;  // null: no selection of the model's own; only with `latent`
   std::int32_t mtp_layers = 0;   // num_nextn_predict_layers: behind `layers` in the file, for drafts; not loaded
   bool tied_embeddings = false;  // the output matrix is embed_tokens
+  bool fp8_weights = false;      // matrices are stored in E4M3 with a scale for each 128 x 128, all or some
   std::optional<std::int32_t> bos_token;
   std::vector<std::int32_t> eos_tokens;  // each ends generation; no duplicates; may be empty
 };

@@ -202,6 +202,7 @@ Result<void> assign_tensors(const TensorTable& table, CheckpointContents& out) {
                         std::nullopt};
     if (source.dtype == "F8_E4M3" && source.shape.size() == 2) {
       if (auto ok = add_scales(table, tensor, used); !ok) return ok;
+      out.config.fp8_weights = true;
     }
     out.tensors.emplace(expected.name, std::move(tensor));
   }

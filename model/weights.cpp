@@ -30,11 +30,30 @@ std::vector<std::byte> transposed(std::span<const std::byte> data, std::int64_t 
   return out;
 }
 
+// What the model multiplies by as it is.
+bool is_projection(std::string_view name) {
+  for (const std::string_view other : {"embed_tokens", "lm_head", "mlp.gate", "kv_b_proj", "indexer.weights_proj"}) {
+    if (name.ends_with(other)) return false;
+  }
+  return true;
+}
+
+// Of an expert: what its layer's names begin with; else empty.
+std::string_view experts_prefix(std::string_view name) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  const auto at = name.find(kExperts);
+  return at == std::string_view::npos ? std::string_view() : name.substr(0, at + kExperts.size());
+}
+
 // Loads tensors one after the other and keeps the first error.
 class WeightLoader {
  public:
   WeightLoader(Checkpoint& checkpoint, kernels::DenseBackend& backend)
-      : checkpoint_(checkpoint), config_(checkpoint.config()), backend_(backend) {}
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        backend_(backend),
+        fp8_(fp8_matrices(checkpoint,
+                          [&](std::int64_t rows, std::int64_t cols) { return backend.takes_fp8(rows, cols); })) {}
 
   Matrix matrix(const std::string& name) {
     Matrix packed;
@@ -60,10 +79,13 @@ class WeightLoader {
   [[nodiscard]] const Result<void>& status() const { return status_; }
 
  private:
+  [[nodiscard]] Result<kernels::MatrixView> view_of(const std::string& name) {
+    return fp8_.contains(name) ? checkpoint_.fp8_matrix(name) : checkpoint_.matrix(name);
+  }
   template <class Use>
   void with_view(const std::string& name, const Use& use) {
     if (!status_.ok()) return;
-    const auto view = checkpoint_.matrix(name);
+    const auto view = view_of(name);
     if (!view.ok()) {
       status_ = view.error();
       return;
@@ -91,6 +113,7 @@ class WeightLoader {
   Checkpoint& checkpoint_;
   const ModelConfig& config_;
   kernels::DenseBackend& backend_;
+  std::set<std::string, std::less<>> fp8_;
   Result<void> status_;
 };
 
@@ -116,7 +139,7 @@ Matrix WeightLoader::joined(const std::vector<std::pair<std::string, Linear*>>& 
   std::vector<kernels::MatrixView> views;
   for (const auto& [name, linear] : parts) {
     if (status_.ok()) {
-      const auto view = checkpoint_.matrix(name);
+      const auto view = view_of(name);
       if (!view.ok()) {
         status_ = view.error();
       } else {
@@ -230,8 +253,10 @@ ExpertsWeights WeightLoader::experts(const std::string& prefix) {
   out.router = linear(prefix + "gate");
   if (config_.experts->correction_bias) out.correction_bias = vector(prefix + "gate.e_score_correction_bias");
   using Part = kernels::PackedExperts::Part;
-  out.experts = backend_.make_experts(
-      {.count = config_.experts->count, .hidden = config_.hidden, .intermediate = config_.experts->intermediate});
+  out.experts = backend_.make_experts({.count = config_.experts->count,
+                                       .hidden = config_.hidden,
+                                       .intermediate = config_.experts->intermediate,
+                                       .fp8 = fp8_.contains(prefix + "experts.0.gate_proj")});
   for (std::int32_t expert = 0; expert < config_.experts->count && status_.ok(); ++expert) {
     const std::string of_expert = concat(prefix, "experts.", expert, ".");
     for (const auto& [name, part] :
@@ -243,13 +268,15 @@ ExpertsWeights WeightLoader::experts(const std::string& prefix) {
   return out;
 }
 
-// Sums up the elements of matrices.
+// Sums up the elements of matrices, and the bytes that they take.
 class Counter {
  public:
   explicit Counter(const ModelConfig& config)
       : experts_(config.experts.value_or(ExpertsConfig{})), hidden_(config.hidden) {}
   void operator()(const Matrix& matrix) {
-    if (matrix) elements_ += matrix->rows() * matrix->cols();
+    if (!matrix) return;
+    elements_ += matrix->rows() * matrix->cols();
+    bytes_ += matrix->bytes();
   }
   void operator()(const MlpWeights& mlp) {
     for (const Linear* linear : {&mlp.gate, &mlp.up, &mlp.down}) (*this)(linear->weight);
@@ -257,6 +284,7 @@ class Counter {
   void operator()(const ExpertsWeights& weights) {
     (*this)(weights.router.weight);
     elements_ += 3 * std::int64_t{experts_.count} * experts_.intermediate * hidden_;
+    bytes_ += weights.experts->bytes();
     if (weights.shared) (*this)(*weights.shared);
   }
   void operator()(const GroupedAttentionWeights& weights) {
@@ -272,24 +300,44 @@ class Counter {
     }
   }
   [[nodiscard]] std::int64_t elements() const { return elements_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
   ExpertsConfig experts_;
   std::int64_t hidden_;
   std::int64_t elements_ = 0;
+  std::int64_t bytes_ = 0;
 };
 
-}  // namespace
-
-std::int64_t ModelWeights::parameters() const {
-  Counter counter(config);
-  counter(embedding);
-  counter(lm_head);
-  for (const LayerWeights& layer : layers) {
+Counter count_matrices(const ModelWeights& weights) {
+  Counter counter(weights.config);
+  counter(weights.embedding);
+  counter(weights.lm_head);
+  for (const LayerWeights& layer : weights.layers) {
     std::visit(counter, layer.attention);
     std::visit(counter, layer.feed_forward);
   }
-  return counter.elements();
+  return counter;
+}
+
+}  // namespace
+
+std::int64_t ModelWeights::parameters() const { return count_matrices(*this).elements(); }
+std::int64_t ModelWeights::matrix_bytes() const { return count_matrices(*this).bytes(); }
+
+std::set<std::string, std::less<>> fp8_matrices(const Checkpoint& checkpoint, const TakesFp8& takes) {
+  std::set<std::string, std::less<>> out;
+  std::set<std::string, std::less<>> mixed;  // prefixes of experts of which one can't
+  for (const ExpectedTensor& tensor : expected_tensors(checkpoint.config())) {
+    if (tensor.shape.size() != 2 || !is_projection(tensor.name)) continue;
+    if (checkpoint.has_fp8(tensor.name) && takes(tensor.shape[0], tensor.shape[1])) {
+      out.insert(tensor.name);
+    } else if (const auto prefix = experts_prefix(tensor.name); !prefix.empty()) {
+      mixed.emplace(prefix);
+    }
+  }
+  std::erase_if(out, [&](const std::string& name) { return mixed.contains(experts_prefix(name)); });
+  return out;
 }
 
 Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::DenseBackend& backend) {

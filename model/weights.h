@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -93,10 +96,17 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 
   [[nodiscard]] const kernels::PackedMatrix& output() const { return lm_head ? *lm_head : *embedding; }
-  [[nodiscard]] std::int64_t parameters() const;  // numbers in the checkpoint's matrices
+  [[nodiscard]] std::int64_t parameters() const;    // numbers in the checkpoint's matrices
+  [[nodiscard]] std::int64_t matrix_bytes() const;  // what those take; of forms that they have beside each other one
 };
 
-// kInvalidArgument where a matrix that has to be taken apart is in a block format.
+// Matrices, by canonical name, that load_weights() gives to a backend in FP8: those that the checkpoint has so, that
+// the model multiplies by as they are (not the embeddings, routers, kv_b_proj, which is taken apart, and the indexer's
+// weights_proj, which is scaled) and whose shape the backend takes; experts of a layer all or none.
+using TakesFp8 = std::function<bool(std::int64_t rows, std::int64_t cols)>;
+[[nodiscard]] std::set<std::string, std::less<>> fp8_matrices(const Checkpoint& checkpoint, const TakesFp8& takes);
+
+// kInvalidArgument where a matrix that has to be taken apart is in a block format; Checkpoint::fp8_matrix()'s errors.
 Result<std::unique_ptr<ModelWeights>> load_weights(Checkpoint& checkpoint, kernels::DenseBackend& backend);
 
 }  // namespace hotset::model

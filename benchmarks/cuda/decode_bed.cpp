@@ -45,15 +45,13 @@ DecodeBed::DecodeBed(const DecodeBedOptions& options)
   engine.weights = model::make_dummy_weights(options_.config, *engine.backend, 1);
   engine.stream->synchronize();
   std::printf("weights: %.1f GB on the device\n", 1e-9 * static_cast<double>(before - cuda::free_device_bytes()));
-  const model::ModelConfig& config = options_.config;
-  if (config.experts) {
-    const auto layers = std::ranges::count(config.experts->sparse_layer, true);
-    expert_bytes_ =
-        6.0 * static_cast<double>(layers * config.experts->count * config.experts->intermediate * config.hidden);
+  for (const model::LayerWeights& layer : engine.weights->layers) {
+    if (const auto* const experts = std::get_if<model::ExpertsWeights>(&layer.feed_forward))
+      expert_bytes_ += static_cast<double>(experts->experts->bytes());
   }
-  // All but the rows of the embedding that nobody asks for.
-  dense_bytes_ =
-      2.0 * static_cast<double>(engine.weights->parameters() - config.vocabulary * config.hidden) - expert_bytes_;
+  dense_bytes_ = static_cast<double>(engine.weights->matrix_bytes()) - expert_bytes_;
+  // Nobody asks for most rows of the embedding.
+  if (engine.weights->lm_head != nullptr) dense_bytes_ -= static_cast<double>(engine.weights->embedding->bytes());
 
   metadata_pages_ = options_.max_batch * pages_for_tokens(options_.max_tokens) * layout_.metadata_layers;
   const std::int64_t left = cuda::free_device_bytes() - kReserve - metadata_pages_ * layout_.metadata.page_bytes();

@@ -111,7 +111,8 @@ AffineFormat affine_format(WeightType type) {
     case WeightType::kQ6_K: return {8, 16};
     case WeightType::kF32:
     case WeightType::kF16:
-    case WeightType::kBF16: break;
+    case WeightType::kBF16:
+    case WeightType::kFp8Block: break;
   }
   return {};
 }
@@ -126,7 +127,8 @@ void read_block(WeightType type, const std::byte* bytes, AffineBlock& block) {
     case WeightType::kQ6_K: return read_q6_k(as_bytes(bytes), block);
     case WeightType::kF32:
     case WeightType::kF16:
-    case WeightType::kBF16: break;
+    case WeightType::kBF16:
+    case WeightType::kFp8Block: break;
   }
   HS_CHECK(false, "not a quantised format");
 }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <span>
@@ -12,8 +13,10 @@
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/embed.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul/few_rows.h"
+#include "kernels/cuda/matmul/few_rows_fp8.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/route.h"
@@ -36,8 +39,12 @@ const WeightMatrix& own_matrix(const PackedMatrix* matrix) {
 
 class CudaBackend final : public DenseBackend {
  public:
-  CudaBackend(const DeviceInfo& device, const DeviceStream& stream, ElementType compute)
-      : device_(device), stream_(stream), compute_(compute), uploader_(stream, arena_) {}
+  CudaBackend(const DeviceInfo& device, const DeviceStream& stream, ElementType compute, bool fp8_weights)
+      : device_(device),
+        stream_(stream),
+        compute_(compute),
+        keeps_fp8_(fp8_weights && compute == ElementType::kBF16 && device.capability_major == 9),
+        uploader_(stream, arena_) {}
 
   std::string description() const override {
     return concat(device_.name, ", ", compute_ == ElementType::kF32 ? "float32" : "bfloat16");
@@ -55,26 +62,42 @@ class CudaBackend final : public DenseBackend {
   }
   ElementType activation_type() const override { return compute_; }
 
-  std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) override { return uploader_.upload(matrix, compute_); }
+  bool takes_fp8(std::int64_t rows, std::int64_t cols) const override {
+    return keeps_fp8_ && fp8_weight_fits(rows, cols);
+  }
+  std::unique_ptr<PackedMatrix> pack(const MatrixView& matrix) override {
+    if (matrix.type == WeightType::kFp8Block) return std::move(join_fp8(std::span(&matrix, 1)).parts.front());
+    return uploader_.upload(matrix, compute_);
+  }
 
   std::vector<std::unique_ptr<PackedMatrix>> pack_batch(std::span<const MatrixView> matrices) override {
     return uploader_.upload_batch(matrices, compute_);
   }
   JoinedMatrices pack_joined(std::span<const MatrixView> matrices) override {
-    std::vector<std::int64_t> rows;
-    for (const MatrixView& matrix : matrices) rows.push_back(matrix.rows);
-    return uploader_.join(rows, matrices.front().cols, compute_,
+    const auto is_fp8 = [](const MatrixView& matrix) { return matrix.type == WeightType::kFp8Block; };
+    if (std::ranges::any_of(matrices, is_fp8)) {
+      const bool joins = std::ranges::all_of(matrices, is_fp8) && fp8_rows_join(matrices);
+      return joins ? join_fp8(matrices) : DenseBackend::pack_joined(matrices);
+    }
+    return uploader_.join(rows_of(matrices), matrices.front().cols, compute_,
                           [&](std::size_t i, void* target) { uploader_.upload_to(matrices[i], compute_, target); });
   }
   JoinedMatrices random_joined(std::span<const RandomPart> matrices) override {
-    std::vector<std::int64_t> rows;
-    for (const RandomPart& part : matrices) rows.push_back(part.rows);
-    return uploader_.join(rows, matrices.front().cols, compute_, [&](std::size_t i, void* target) {
+    const auto is_fp8 = [&](const RandomPart& part) { return part.numbers.fp8 && takes_fp8(part.rows, part.cols); };
+    if (std::ranges::any_of(matrices, is_fp8)) {
+      const bool joins = std::ranges::all_of(matrices, is_fp8) && fp8_rows_join(matrices);
+      return joins ? join_random_fp8(matrices) : DenseBackend::random_joined(matrices);
+    }
+    return uploader_.join(rows_of(matrices), matrices.front().cols, compute_, [&](std::size_t i, void* target) {
       uploader_.fill_random(matrices[i].numbers, matrices[i].rows, matrices[i].cols, compute_, target);
     });
   }
   std::unique_ptr<PackedMatrix> random_matrix(const RandomNumbers& numbers, std::int64_t rows,
                                               std::int64_t cols) override {
+    if (numbers.fp8 && takes_fp8(rows, cols)) {
+      const RandomPart part{numbers, rows, cols};
+      return std::move(join_random_fp8(std::span(&part, 1)).parts.front());
+    }
     return std::move(uploader_.make_random(numbers, 1, rows, cols, compute_).front());
   }
   std::vector<std::unique_ptr<PackedMatrix>> random_batch(const RandomNumbers& numbers, std::int64_t count,
@@ -87,6 +110,7 @@ class CudaBackend final : public DenseBackend {
 
   void embed(const EmbedParams& params) override {
     const WeightMatrix& table = own_matrix(params.table);
+    HS_CHECK(table.scales() == nullptr, "embeddings are not FP8");
     launch_embed({.table = table.data(),
                   .table_type = type_of(table.type()),
                   .tokens = params.tokens,
@@ -140,6 +164,7 @@ class CudaBackend final : public DenseBackend {
   void matmul(const MatmulParams& params) override {
     if (params.m <= 0) return;
     const WeightMatrix& weight = own_matrix(params.weight);
+    if (weight.scales() != nullptr) return multiply_fp8(weight, params);
     MatmulShape shape{.m = params.m,
                       .n = weight.rows(),
                       .k = weight.cols(),
@@ -156,6 +181,7 @@ class CudaBackend final : public DenseBackend {
   void batched_matmul(const BatchedMatmulParams& params) override {
     if (params.m <= 0 || params.batch <= 0) return;
     const WeightMatrix& first = own_matrix(params.weights[0]);
+    HS_CHECK(first.scales() == nullptr, "matrices of a batch are not FP8");
     const std::int64_t step = first.rows() * first.cols();
     const WeightMatrix& last = own_matrix(params.weights[params.batch - 1]);
     HS_CHECK(static_cast<const std::byte*>(last.data()) - static_cast<const std::byte*>(first.data()) ==
@@ -178,6 +204,7 @@ class CudaBackend final : public DenseBackend {
 
   bool gated_matmul(const GatedMatmulParams& params) override {
     const WeightMatrix& weight = own_matrix(params.gate_up);
+    if (weight.scales() != nullptr) return gated_matmul_fp8(weight, params);
     const MatmulShape shape{.m = params.m,
                             .n = weight.rows() / 2,
                             .k = weight.cols(),
@@ -233,6 +260,87 @@ class CudaBackend final : public DenseBackend {
   }
 
  private:
+  template <class Matrix>
+  static std::vector<std::int64_t> rows_of(std::span<const Matrix> matrices) {
+    std::vector<std::int64_t> rows;
+    for (const Matrix& matrix : matrices) rows.push_back(matrix.rows);
+    return rows;
+  }
+  // Whether no block of scales would lie in two of them. Others lie apart.
+  template <class Matrix>
+  static bool fp8_rows_join(std::span<const Matrix> matrices) {
+    return std::ranges::all_of(matrices.first(matrices.size() - 1),
+                               [](const Matrix& matrix) { return matrix.rows % 128 == 0; });
+  }
+  JoinedMatrices join_fp8(std::span<const MatrixView> matrices) {
+    return uploader_.join_fp8(
+        rows_of(matrices), matrices.front().cols,
+        [&](std::size_t i, WeightUploader::Fp8Target target) { uploader_.upload_fp8_to(matrices[i], target); });
+  }
+  JoinedMatrices join_random_fp8(std::span<const RandomPart> matrices) {
+    return uploader_.join_fp8(
+        rows_of(matrices), matrices.front().cols, [&](std::size_t i, WeightUploader::Fp8Target target) {
+          uploader_.fill_random_fp8(matrices[i].numbers, matrices[i].rows, matrices[i].cols, target);
+        });
+  }
+
+  void multiply_fp8(const WeightMatrix& weight, const MatmulParams& params) {
+    const std::int64_t k = weight.cols();
+    std::int64_t x_stride = params.x_stride == 0 ? k : params.x_stride;
+    if (params.m > kMostFewRowsFp8) {
+      const auto bytes = static_cast<std::int64_t>(fp8_matmul_workspace_bytes(params.m, k));
+      return launch_fp8_matmul({.x = params.x.data(),
+                                .x_type = type_of(params.x.type()),
+                                .x_stride = x_stride,
+                                .weight = weight.data(),
+                                .weight_scales = weight.scales(),
+                                .bias = params.bias,
+                                .y = params.y.data(),
+                                .y_type = type_of(params.y.type()),
+                                .y_stride = params.y_stride,
+                                .accumulate = params.accumulate,
+                                .m = params.m,
+                                .n = weight.rows(),
+                                .k = k,
+                                .workspace = quantised_.reserve(bytes)},
+                               stream_.get());
+    }
+    const void* x = params.x.data();
+    if (params.x.type() != ElementType::kBF16) {
+      x = converted(params.x, x_stride, 0, params.m, 1, k, ElementType::kBF16);
+      x_stride = k;
+    }
+    launch_few_rows_fp8({.x = x,
+                         .x_stride = x_stride,
+                         .weight = weight.data(),
+                         .scales = weight.scales(),
+                         .bias = params.bias,
+                         .y = params.y.data(),
+                         .y_type = type_of(params.y.type()),
+                         .y_stride = params.y_stride,
+                         .accumulate = params.accumulate,
+                         .m = params.m,
+                         .n = weight.rows(),
+                         .k = k},
+                        stream_.get());
+  }
+
+  bool gated_matmul_fp8(const WeightMatrix& weight, const GatedMatmulParams& params) {
+    if (params.m > kMostFewRowsFp8 || params.x.type() != ElementType::kBF16) return false;
+    HS_CHECK(weight.rows() % 256 == 0, "gates and ups have scales of their own");
+    launch_few_rows_fp8({.x = params.x.data(),
+                         .weight = weight.data(),
+                         .scales = weight.scales(),
+                         .y = params.out.data(),
+                         .y_type = type_of(params.out.type()),
+                         .gated = true,
+                         .m = params.m,
+                         .n = weight.rows() / 2,
+                         .k = weight.cols()},
+                        stream_.get());
+    return true;
+  }
+
   // x as the product of this shape reads it: where types differ, as it is if the product rounds it itself; else
   // converted, and the shape follows.
   const void* readable(Activations x, ElementType type, MatmulShape& shape) {
@@ -280,19 +388,20 @@ class CudaBackend final : public DenseBackend {
   DeviceInfo device_;
   const DeviceStream& stream_;
   ElementType compute_;
+  bool keeps_fp8_;
   DeviceArena arena_;
   WeightUploader uploader_;
   std::unique_ptr<Memory> staging_;
   MatmulLibrary library_;
   std::map<MatmulShape, Matmul> products_;
-  GrowingMemory workspace_, converted_, experts_;
+  GrowingMemory workspace_, converted_, experts_, quantised_;
 };
 
 }  // namespace
 
 std::unique_ptr<DenseBackend> make_cuda_backend(const DeviceInfo& device, const DeviceStream& stream,
-                                                ElementType compute) {
-  return std::make_unique<CudaBackend>(device, stream, compute);
+                                                ElementType compute, bool fp8_weights) {
+  return std::make_unique<CudaBackend>(device, stream, compute, fp8_weights);
 }
 
 }  // namespace hotset::kernels::cuda

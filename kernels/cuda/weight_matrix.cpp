@@ -64,24 +64,32 @@ std::vector<std::unique_ptr<PackedMatrix>> WeightUploader::upload_batch(std::spa
   return out;
 }
 
+void WeightUploader::copy(const void* source, void* target, std::int64_t bytes) {
+  if (staging_ == nullptr) staging_ = allocate_pinned(kStagingBytes);
+  for (std::int64_t first = 0; first < bytes; first += kStagingBytes) {
+    const std::int64_t count = std::min(kStagingBytes, bytes - first);
+    std::memcpy(staging_->data(), static_cast<const std::byte*>(source) + first, static_cast<std::size_t>(count));
+    stream_.copy(staging_->data(), static_cast<std::byte*>(target) + first, count);
+    stream_.synchronize();
+  }
+}
+
 void WeightUploader::upload_to(const MatrixView& view, ElementType type, void* to) {
+  const std::int64_t elements = view.rows * view.cols;
+  const WeightType same = type == ElementType::kF32 ? WeightType::kF32 : WeightType::kBF16;
+  if (view.type == same) return copy(view.data.data(), to, elements * element_bytes(type));
   if (staging_ == nullptr) staging_ = allocate_pinned(kStagingBytes);
   auto* const staging = static_cast<std::byte*>(staging_->data());
   auto* target = static_cast<std::byte*>(to);
   const BlockFormat format = block_format(view.type);
   // Whole blocks of the file, as many as fit.
-  const std::int64_t elements = view.rows * view.cols;
   const std::int64_t step = kStagingBytes / element_bytes(type) / format.elements * format.elements;
-  const bool same = (view.type == WeightType::kBF16 && type == ElementType::kBF16) ||
-                    (view.type == WeightType::kF32 && type == ElementType::kF32);
-  std::vector<float> values(same ? 0 : static_cast<std::size_t>(std::min(step, elements)));
+  std::vector<float> values(static_cast<std::size_t>(std::min(step, elements)));
   for (std::int64_t first = 0; first < elements; first += step) {
     const std::int64_t count = std::min(step, elements - first);
     const std::byte* const source = view.data.data() + first / format.elements * format.bytes;
     const std::int64_t bytes = count * element_bytes(type);
-    if (same) {
-      std::memcpy(staging, source, static_cast<std::size_t>(bytes));
-    } else if (type == ElementType::kF32) {
+    if (type == ElementType::kF32) {
       decode(view.type, source, count, reinterpret_cast<float*>(staging));
     } else {
       decode(view.type, source, count, values.data());
@@ -132,12 +140,56 @@ void WeightUploader::fill_random(const RandomNumbers& numbers, std::int64_t rows
                      stream_.get());
 }
 
+JoinedMatrices WeightUploader::join_fp8(std::span<const std::int64_t> rows, std::int64_t cols,
+                                        const std::function<void(std::size_t index, Fp8Target target)>& fill) {
+  const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const std::int64_t scales = all * cols;  // a multiple of 128
+  const std::shared_ptr<Memory> memory = arena_.allocate(fp8_weight_bytes(all, cols));
+  auto* const base = static_cast<std::byte*>(memory->data());
+  JoinedMatrices out;
+  out.all = std::make_unique<WeightMatrix>(memory, 0, scales, all, cols);
+  std::int64_t first = 0;
+  for (const std::int64_t of_part : rows) {
+    HS_CHECK(first % 128 == 0, "no scale is that of two matrices");
+    const std::int64_t own_scales = scales + fp8_scale_count(first, cols) * static_cast<std::int64_t>(sizeof(float));
+    fill(out.parts.size(), {base + first * cols, reinterpret_cast<float*>(base + own_scales)});
+    out.parts.push_back(std::make_unique<WeightMatrix>(memory, first * cols, own_scales, of_part, cols));
+    first += of_part;
+  }
+  return out;
+}
+
+void WeightUploader::upload_fp8_to(const MatrixView& view, Fp8Target target) {
+  HS_CHECK(view.type == WeightType::kFp8Block && std::ssize(view.scales) == fp8_scale_count(view.rows, view.cols),
+           "the matrix is FP8");
+  copy(view.data.data(), target.codes, view.rows * view.cols);
+  copy(view.scales.data(), target.scales, static_cast<std::int64_t>(view.scales.size_bytes()));
+}
+
+void WeightUploader::fill_random_fp8(const RandomNumbers& numbers, std::int64_t rows, std::int64_t cols,
+                                     Fp8Target target) {
+  launch_random_fp8_fill({.numbers = numbers,
+                          .rows = rows,
+                          .cols = cols,
+                          .codes = reinterpret_cast<std::uint8_t*>(target.codes),
+                          .scales = target.scales,
+                          .scale_count = fp8_scale_count(rows, cols)},
+                         stream_.get());
+}
+
 DeviceExperts::DeviceExperts(const ExpertsShape& shape, ElementType type, WeightUploader& uploader, DeviceArena& arena)
-    : shape_(shape),
-      type_(type),
-      uploader_(uploader),
-      gate_up_(arena.allocate(2 * part_bytes() * shape.count)),
-      down_(arena.allocate(part_bytes() * shape.count)) {}
+    : shape_(shape), type_(type), uploader_(uploader) {
+  const std::int64_t bytes = (part_bytes() + part_scales() * static_cast<std::int64_t>(sizeof(float))) * shape.count;
+  gate_up_ = arena.allocate(2 * bytes);
+  down_ = arena.allocate(bytes);
+}
+
+WeightUploader::Fp8Target DeviceExperts::fp8_target(const Memory& memory, std::int64_t parts,
+                                                    std::int64_t place) const {
+  auto* const codes = static_cast<std::byte*>(memory.data());
+  auto* const scales = reinterpret_cast<float*>(codes + parts * shape_.count * part_bytes());
+  return {codes + place * part_bytes(), scales + place * part_scales()};
+}
 
 void DeviceExperts::set(std::int32_t expert, Part part, const MatrixView& matrix) {
   const bool down = part == Part::kDown;
@@ -146,8 +198,9 @@ void DeviceExperts::set(std::int32_t expert, Part part, const MatrixView& matrix
                matrix.cols == (down ? shape_.intermediate : shape_.hidden),
            "the experts have one shape");
   const std::int64_t place = down ? expert : 2 * std::int64_t{expert} + (part == Part::kUp ? 1 : 0);
-  void* const memory = (down ? down_ : gate_up_)->data();
-  uploader_.upload_to(matrix, type_, static_cast<std::byte*>(memory) + place * part_bytes());
+  const Memory& memory = down ? *down_ : *gate_up_;
+  if (shape_.fp8) return uploader_.upload_fp8_to(matrix, fp8_target(memory, down ? 1 : 2, place));
+  uploader_.upload_to(matrix, type_, static_cast<std::byte*>(memory.data()) + place * part_bytes());
 }
 
 void DeviceExperts::set_random(const ExpertsShape& shape, std::uint64_t seed, float deviation, float down_deviation) {
@@ -157,21 +210,30 @@ void DeviceExperts::set_random(const ExpertsShape& shape, std::uint64_t seed, fl
   RandomNumbers numbers{.seed = seed, .deviation = deviation, .group_step = 3 * part};
   numbers.group_rows = 2 * shape_.intermediate;
   numbers.row_step = shape_.hidden;
-  uploader_.fill_random(numbers, shape_.count * numbers.group_rows, shape_.hidden, type_, gate_up_->data());
+  const auto fill = [&](Memory& memory, std::int64_t parts, std::int64_t cols) {
+    const std::int64_t rows = shape_.count * numbers.group_rows;
+    if (shape_.fp8) return uploader_.fill_random_fp8(numbers, rows, cols, fp8_target(memory, parts, 0));
+    uploader_.fill_random(numbers, rows, cols, type_, memory.data());
+  };
+  fill(*gate_up_, 2, shape_.hidden);
   numbers.deviation = down_deviation;
   numbers.first = 2 * part;
   numbers.group_rows = shape_.hidden;
   numbers.row_step = shape_.intermediate;
-  uploader_.fill_random(numbers, shape_.count * shape_.hidden, shape_.intermediate, type_, down_->data());
+  fill(*down_, 1, shape_.intermediate);
 }
 
 ExpertWeights DeviceExperts::weights() const {
-  return {.format = type_ == ElementType::kF32 ? ExpertFormat::kF32 : ExpertFormat::kBF16,
+  return {.format = shape_.fp8                   ? ExpertFormat::kFp8Block
+                    : type_ == ElementType::kF32 ? ExpertFormat::kF32
+                                                 : ExpertFormat::kBF16,
           .experts = shape_.count,
           .hidden = shape_.hidden,
           .intermediate = shape_.intermediate,
           .gate_up = gate_up_->data(),
-          .down = down_->data()};
+          .down = down_->data(),
+          .gate_up_scales = shape_.fp8 ? fp8_target(*gate_up_, 2, 0).scales : nullptr,
+          .down_scales = shape_.fp8 ? fp8_target(*down_, 1, 0).scales : nullptr};
 }
 
 }  // namespace hotset::kernels::cuda

@@ -27,6 +27,18 @@ TEST(CpuEngine, RefusesOptionsForMeasuringAGpu) {
   EXPECT_EQ(filled.error().param, "--fill-kv");
 }
 
+TEST(CpuEngine, KeepsWeightsAsTheyAre) {
+  ServerConfig config{.device = "cpu", .threads = 1};
+  const auto engine = make_cpu_engine(config);
+  for (const WeightTypeChoice type : {WeightTypeChoice::kBF16, WeightTypeChoice::kFp8}) {
+    config.weight_type = type;
+    const auto refused = engine->settle(config);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.error().param, "--weight-dtype");
+  }
+}
+
 // Whatever the device: before a model is opened.
 TEST(LoadServingParts, RefusesSizesAndModelsThatCannotBe) {
   ServerConfig config{.model = HOTSET_FIXTURES "/tiny-llama", .device = "cpu", .threads = 1, .load_format = "dummy"};
@@ -64,7 +76,8 @@ TEST(CpuEngine, RefusesDummyWeightsThatMemoryDoesNotHold) {
   ServerConfig config{.device = "cpu", .threads = 1, .load_format = "dummy"};
   const auto engine = make_cpu_engine(config);
   const auto settled = engine->settle(config);
-  const auto sizes = engine->pool_sizes(settled.value(), huge, {.layout = {}, .max_context = 64});
+  const auto sizes =
+      engine->pool_sizes(settled.value(), model::Checkpoint({.config = huge}), {.layout = {}, .max_context = 64});
   ASSERT_FALSE(sizes.ok());
   EXPECT_EQ(sizes.error().param, "--model") << sizes.error().message;
 }

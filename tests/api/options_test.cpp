@@ -132,6 +132,13 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
   EXPECT_TRUE(config.synthetic_prompts);
 }
 
+TEST_F(OptionsTest, WeightTypes) {
+  EXPECT_EQ(serve({}).weight_type, WeightTypeChoice::kAuto);
+  EXPECT_EQ(serve({"--weight-dtype", "fp8"}).weight_type, WeightTypeChoice::kFp8);
+  EXPECT_EQ(serve({"--weight-dtype", "bf16"}).weight_type, WeightTypeChoice::kBF16);
+  EXPECT_NE(failure({"--weight-dtype", "int8"}).find("--weight-dtype"), std::string::npos);
+}
+
 TEST_F(OptionsTest, DefaultsInTheHelpAreTheRealOnes) {
   const ServerConfig defaults;
   for (const auto& option : server_options()) {

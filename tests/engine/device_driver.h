@@ -22,7 +22,8 @@ struct DeviceRunners {
   bool graphs = true;
   bool whole_batches = false;  // every decode step has as many rows as the largest: neighbours change no bit
 
-  bool dummy = false;  // weights made up for the checkpoint's config
+  bool dummy = false;       // weights made up for the checkpoint's config
+  bool fp8_weights = true;  // stay FP8 where kernels take them
 
   [[nodiscard]] model::DeviceRunnerLimits limits_of(const EngineRequest& request) const {
     return {.max_batch = request.max_batch,
@@ -35,7 +36,7 @@ struct DeviceRunners {
   }
 
   std::unique_ptr<model::DeviceStepRunner> operator()(const EngineRequest& request) const {
-    model::DeviceEngine engine = require(model::open_device_engine(compute));
+    model::DeviceEngine engine = require(model::open_device_engine(compute, fp8_weights));
     engine.weights = dummy ? model::make_dummy_weights(request.checkpoint.config(), *engine.backend, 1)
                            : require(model::load_weights(request.checkpoint, *engine.backend));
     auto device =

@@ -62,12 +62,28 @@ model::ModelConfig latent() {
   return config;
 }
 
+model::ModelConfig fp8_latent() {
+  model::ModelConfig config = latent();
+  config.fp8_weights = true;
+  return config;
+}
+
+model::ModelConfig latent_without_indexer() {
+  model::ModelConfig config = latent();
+  config.architecture = model::Architecture::kDeepseekV3;
+  config.indexer.reset();
+  config.max_positions = 131072;
+  return config;
+}
+
 class DeviceMemory : public ::testing::TestWithParam<MemoryCase> {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no GPU here";
-    require(model::open_device_engine(ElementType::kF32));  // what CUDA takes for the process
+    // What CUDA takes for the process is taken now.
+    keeps_fp8_ = require(model::open_device_engine(GetParam().compute)).backend->takes_fp8(128, 128);
   }
+  bool keeps_fp8_ = false;
 };
 
 std::int64_t mib(std::int64_t bytes) { return bytes >> 20; }
@@ -92,8 +108,9 @@ TEST_P(DeviceMemory, IsNoMoreThanThePlan) {
                             .max_batch = one.batch};
   options.make_runner = [&](const EngineRequest& request) {
     const DeviceRunners runners{.compute = one.compute, .whole_batches = true, .dummy = true};
-    weights = model::device_weight_bytes(one.config, one.compute);
-    workspace = model::device_workspace_bytes(one.config, request.layout, one.compute, runners.limits_of(request));
+    const model::DeviceWeightFormat format{.compute = one.compute, .fp8 = keeps_fp8_};
+    weights = model::device_weight_bytes(request.checkpoint, format);
+    workspace = model::device_workspace_bytes(one.config, request.layout, format, runners.limits_of(request));
     pools = request.device_pages.rows * request.layout.rows.page_bytes() +
             request.device_pages.metadata * request.layout.metadata.page_bytes();
     return runners(request);
@@ -123,46 +140,60 @@ TEST_P(DeviceMemory, IsNoMoreThanThePlan) {
   EXPECT_GE(held, (weights + workspace - model::kDriverBytes) / 3) << "the plan is no guess";
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, DeviceMemory,
-                         ::testing::Values(MemoryCase{.name = "lowrank",
-                                                      .config = grouped(),
-                                                      .algorithm = "lowrank",
-                                                      .sizes = {.window = 64, .budget = 2048}},
-                                           MemoryCase{.name = "quest",
-                                                      .config = grouped(),
-                                                      .algorithm = "quest",
-                                                      .sizes = {.window = 64, .budget = 2048},
-                                                      .batch = 64},
-                                           MemoryCase{.name = "dense_f32",
-                                                      .config = grouped(),
-                                                      .algorithm = "dense",
-                                                      .compute = ElementType::kF32,
-                                                      .dtype = KvDType::kF32,
-                                                      .batch = 100,
-                                                      .chunk = 512,
-                                                      .tokens = 8192},
-                                           MemoryCase{.name = "streaming_fp8",
-                                                      .config = grouped(),
-                                                      .algorithm = "streaming",
-                                                      .sizes = {.window = 64},
-                                                      .dtype = KvDType::kFp8,
-                                                      .batch = 8},
-                                           MemoryCase{.name = "dsa", .config = latent(), .algorithm = "dsa"},
-                                           MemoryCase{.name = "dsa_fp8",
-                                                      .config = latent(),
-                                                      .algorithm = "dsa",
-                                                      .dtype = KvDType::kFp8,
-                                                      .batch = 128,
-                                                      .chunk = 8192},
-                                           MemoryCase{.name = "dsa_f32",
-                                                      .config = latent(),
-                                                      .algorithm = "dsa",
-                                                      .compute = ElementType::kF32,
-                                                      .dtype = KvDType::kF32,
-                                                      .batch = 32,
-                                                      .chunk = 1024,
-                                                      .tokens = 8192}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Engines, DeviceMemory,
+    ::testing::Values(MemoryCase{.name = "lowrank",
+                                 .config = grouped(),
+                                 .algorithm = "lowrank",
+                                 .sizes = {.window = 64, .budget = 2048}},
+                      MemoryCase{.name = "quest",
+                                 .config = grouped(),
+                                 .algorithm = "quest",
+                                 .sizes = {.window = 64, .budget = 2048},
+                                 .batch = 64},
+                      MemoryCase{.name = "dense_f32",
+                                 .config = grouped(),
+                                 .algorithm = "dense",
+                                 .compute = ElementType::kF32,
+                                 .dtype = KvDType::kF32,
+                                 .batch = 100,
+                                 .chunk = 512,
+                                 .tokens = 8192},
+                      MemoryCase{.name = "streaming_fp8",
+                                 .config = grouped(),
+                                 .algorithm = "streaming",
+                                 .sizes = {.window = 64},
+                                 .dtype = KvDType::kFp8,
+                                 .batch = 8},
+                      MemoryCase{.name = "latent_lowrank",
+                                 .config = latent_without_indexer(),
+                                 .algorithm = "lowrank",
+                                 .sizes = {.window = 64, .budget = 2048},
+                                 .batch = 64,
+                                 .tokens = 131072},
+                      MemoryCase{.name = "latent_quest",
+                                 .config = latent_without_indexer(),
+                                 .algorithm = "quest",
+                                 .sizes = {.window = 64, .budget = 2048},
+                                 .dtype = KvDType::kFp8,
+                                 .batch = 128},
+                      MemoryCase{.name = "dsa", .config = latent(), .algorithm = "dsa"},
+                      MemoryCase{.name = "dsa_fp8",
+                                 .config = latent(),
+                                 .algorithm = "dsa",
+                                 .dtype = KvDType::kFp8,
+                                 .batch = 128,
+                                 .chunk = 8192},
+                      MemoryCase{.name = "dsa_fp8_weights", .config = fp8_latent(), .algorithm = "dsa", .batch = 64},
+                      MemoryCase{.name = "dsa_f32",
+                                 .config = latent(),
+                                 .algorithm = "dsa",
+                                 .compute = ElementType::kF32,
+                                 .dtype = KvDType::kF32,
+                                 .batch = 32,
+                                 .chunk = 1024,
+                                 .tokens = 8192}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hotset::testing

@@ -71,6 +71,7 @@ inline TestMatrix random_matrix(Random& random, WeightType type, std::int64_t ro
         put_random_half(random, p + 2);
         break;
       case WeightType::kQ6_K: put_random_half(random, p + 208); break;
+      case WeightType::kFp8Block: break;  // not of this backend
     }
   }
   return matrix;
@@ -162,6 +163,7 @@ inline void reference_block(WeightType type, const std::uint8_t* p, double* y) {
     case WeightType::kQ4_K: return reference_k45(false, p, y);
     case WeightType::kQ5_K: return reference_k45(true, p, y);
     case WeightType::kQ6_K: return reference_q6_k(p, y);
+    case WeightType::kFp8Block: return;
   }
 }
 

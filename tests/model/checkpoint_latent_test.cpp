@@ -9,6 +9,7 @@
 #include "core/fp8.h"
 #include "model/checkpoint.h"
 #include "model/float_conversion.h"
+#include "model/weights.h"
 #include "tests/model/safetensors_builder.h"
 #include "tests/model/temporary_folder.h"
 
@@ -179,7 +180,55 @@ TEST_P(CheckpointLatentTest, Fp8WithBlockScales) {
     if (it == wanted.end()) continue;
     EXPECT_EQ(checkpoint->matrix(expected.name).value().type, kernels::WeightType::kF32);
     expect_rows(*checkpoint, expected, it->second);
+    const auto widened = floats_of(checkpoint->matrix(expected.name).value());
+    // The codes themselves stand for the same numbers.
+    ASSERT_TRUE(checkpoint->has_fp8(expected.name));
+    const auto view = checkpoint->fp8_matrix(expected.name).value();
+    EXPECT_EQ(view.type, kernels::WeightType::kFp8Block);
+    EXPECT_EQ(*to_float32(kernels::WeightType::kF32, fp8_to_float32(view.data, view.rows, view.cols, view.scales)),
+              widened);
     checkpoint->release(expected.name);
+  }
+  EXPECT_TRUE(checkpoint->config().fp8_weights);
+  EXPECT_FALSE(checkpoint->has_fp8("lm_head"));
+  EXPECT_EQ(checkpoint->fp8_matrix("lm_head").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(checkpoint->fp8_matrix("nothing").error().code, ErrorCode::kNotFound);
+
+  // What stays FP8: not what is taken apart or scaled; experts all or none.
+  const auto all = fp8_matrices(*checkpoint, [](std::int64_t, std::int64_t) { return true; });
+  for (const auto& expected : expected_tensors(checkpoint->config())) {
+    const bool apart = expected.name.ends_with("kv_b_proj") || expected.name.ends_with("weights_proj");
+    EXPECT_EQ(all.contains(expected.name), wanted.contains(file_name(expected.name)) && !apart) << expected.name;
+  }
+  EXPECT_TRUE(all.contains("layers.1.mlp.experts.0.gate_proj"));
+  const auto& config = checkpoint->config();
+  const auto without_down = fp8_matrices(*checkpoint, [&](std::int64_t rows, std::int64_t cols) {
+    return rows != config.hidden || cols != config.experts->intermediate;
+  });
+  EXPECT_FALSE(without_down.contains("layers.1.mlp.experts.0.gate_proj"));
+  EXPECT_TRUE(without_down.contains("layers.1.self_attn.o_proj"));
+  EXPECT_TRUE(fp8_matrices(*checkpoint, [](std::int64_t, std::int64_t) { return false; }).empty());
+}
+
+TEST_P(CheckpointLatentTest, Fp8CodesThatAreNoNumbersAreRefusedWhereTheyWouldStay) {
+  const std::string name = "layers.0.mlp.down_proj";
+  auto& matrix = tensors_[file_name(name)];  // [96, 160]
+  for (const std::size_t at : {0, 7, 8 * 33 + 5, 96 * 160 - 1}) {
+    for (const char code : {'\x7f', '\xff'}) {
+      matrix.dtype = "F8_E4M3";
+      matrix.data.assign(96U * 160, '\x7e');
+      tensors_[file_name(name) + "_scale_inv"] = {"F32", {1, 2}, std::string(8, '\0')};
+      write_model();
+      EXPECT_TRUE(opened()->fp8_matrix(name).ok());
+      matrix.data[at] = code;
+      write_model();
+      auto checkpoint = opened();
+      const auto refused = checkpoint->fp8_matrix(name);
+      ASSERT_FALSE(refused.ok()) << at;
+      EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+      EXPECT_NE(refused.error().message.find(file_name(name)), std::string::npos) << refused.error().message;
+      EXPECT_TRUE(checkpoint->matrix(name).ok());
+    }
   }
 }
 
@@ -280,6 +329,27 @@ TEST_P(CheckpointLatentTest, RandomChangesNeverCrash) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, CheckpointLatentTest, ::testing::Values("tiny-deepseek-v32", "tiny-glm-dsa"));
+
+// Rows that RoPE's order moves into another block of scales can't keep their codes.
+TEST(Fp8MatrixTest, RowsStayWithinTheirBlocks) {
+  const std::vector<std::byte> codes(256 * 128, std::byte{0x38});
+  const std::vector<float> scales = {1, 2};
+  const auto has = [&](const std::optional<AdjacentPairs>& pairs) {
+    CheckpointContents contents;
+    contents.tensors["m"] = {.file_name = "m",
+                             .info = {"F8_E4M3", {256, 128}},
+                             .type = kernels::WeightType::kF32,
+                             .data = codes,
+                             .pairs = pairs,
+                             .scales = BlockScales{kernels::WeightType::kF32, std::as_bytes(std::span(scales))}};
+    return Checkpoint(std::move(contents)).has_fp8("m");
+  };
+  EXPECT_TRUE(has(std::nullopt));
+  EXPECT_TRUE(has(AdjacentPairs{.heads = 2, .head_rows = 128, .first = 64, .count = 64}));
+  EXPECT_TRUE(has(AdjacentPairs{.heads = 4, .head_rows = 64, .first = 0, .count = 64}));
+  EXPECT_FALSE(has(AdjacentPairs{.heads = 1, .head_rows = 256, .first = 64, .count = 66}));
+  EXPECT_FALSE(has(AdjacentPairs{.heads = 2, .head_rows = 100, .first = 0, .count = 64})) << "of other rows";
+}
 
 TEST(Fp8ToFloat32Test, PartialBlocksAndNan) {
   // [130, 257]: 2 x 3 blocks, of which the last row has 2 and the last column 1.

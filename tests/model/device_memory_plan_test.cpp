@@ -13,10 +13,59 @@
 namespace hotset::model {
 namespace {
 
+constexpr DeviceWeightFormat kBF16{.compute = kernels::ElementType::kBF16};
+constexpr DeviceWeightFormat kF32{.compute = kernels::ElementType::kF32};
+constexpr DeviceWeightFormat kFp8{.compute = kernels::ElementType::kBF16, .fp8 = true};
+
+std::int64_t weight_bytes(const ModelConfig& config, const DeviceWeightFormat& format) {
+  return device_weight_bytes(Checkpoint({.config = config}), format);
+}
+
 TEST(DeviceMemoryPlan, WeightsAreTheCheckpointsNumbersInTheComputeType) {
   constexpr std::int64_t kParameters = 8'030'261'248;  // Llama-3.1-8B
-  EXPECT_EQ(device_weight_bytes(llama_8b(), kernels::ElementType::kBF16), 2 * kParameters);
-  EXPECT_EQ(device_weight_bytes(llama_8b(), kernels::ElementType::kF32), 4 * kParameters);
+  EXPECT_EQ(weight_bytes(llama_8b(), kBF16), 2 * kParameters);
+  EXPECT_EQ(weight_bytes(llama_8b(), kF32), 4 * kParameters);
+  EXPECT_EQ(weight_bytes(llama_8b(), kFp8), 2 * kParameters) << "its weights are bfloat16";
+}
+
+// Two layers of DeepSeek-V3.2, one with its 8 experts, by hand.
+TEST(DeviceMemoryPlan, Fp8WeightsTakeAByteAndTheirScales) {
+  ModelConfig config = deepseek_v32();
+  config.layers = 2;
+  config.experts->sparse_layer = {false, true};
+  config.indexer->full_layer = {true, true};
+  constexpr std::int64_t kHidden = 7168;
+  constexpr std::int64_t kAttention = 1536 * kHidden + 24576 * 1536 + 576 * kHidden + kHidden * 16384;
+  constexpr std::int64_t kIndexer = 8192 * 1536 + 128 * kHidden;
+  constexpr std::int64_t kMlps = 3 * 18432 * kHidden + (8 + 1) * 3 * 2048 * kHidden;
+  constexpr std::int64_t kFp8Numbers = 2 * (kAttention + kIndexer) + kMlps;
+  // kv_a has 576 rows: its last blocks are half full.
+  constexpr std::int64_t kScales = (kFp8Numbers + 2 * 64 * kHidden) / (128 * 128);
+  const std::int64_t bf16 = weight_bytes(config, kBF16);
+  EXPECT_EQ(bf16, 2 * weight_count(config));
+  EXPECT_EQ(weight_bytes(config, kFp8), bf16 - kFp8Numbers + 4 * kScales);
+  EXPECT_EQ(weight_bytes(config, kF32), 2 * bf16);
+  config.fp8_weights = false;
+  EXPECT_EQ(weight_bytes(config, kFp8), bf16);
+  // Experts of a width that is no multiple of 128 are widened, all of them.
+  config.fp8_weights = true;
+  config.experts->intermediate = 2000;
+  config.experts->shared = 0;
+  constexpr std::int64_t kDense = 2 * (kAttention + kIndexer) + 3 * 18432 * kHidden;
+  EXPECT_EQ(weight_bytes(config, kFp8),
+            2 * weight_count(config) - kDense + 4 * ((kDense + 2 * 64 * kHidden) / (128 * 128)));
+}
+
+TEST(DeviceMemoryPlan, WorkspaceHoldsQuantisedActivations) {
+  const ModelConfig config = deepseek_v32();
+  const KvLayout layout =
+      kv_layout_of(config, KvDType::kFp8,
+                   {.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = KvDType::kFp8});
+  const DeviceRunnerLimits limits{.max_batch = 16, .prefill_chunk = 4096, .max_tokens = 8192, .max_selected = 2048};
+  const std::int64_t more =
+      device_workspace_bytes(config, layout, kFp8, limits) - device_workspace_bytes(config, layout, kBF16, limits);
+  EXPECT_GE(more, std::int64_t{4096} * 24576) << "the widest input that a projection may have";
+  EXPECT_LT(more, std::int64_t{2} << 30);
 }
 
 TEST(DeviceMemoryPlan, WorkspaceGrowsWithWhatTheOptionsAskFor) {
@@ -24,7 +73,7 @@ TEST(DeviceMemoryPlan, WorkspaceGrowsWithWhatTheOptionsAskFor) {
   const KvLayout layout = kv_layout_of(
       config, KvDType::kBF16, {.kind = MetadataGeometry::Kind::kLowRankKeys, .kv_heads = 8, .dim = 128, .rank = 32});
   const auto bytes = [&](const DeviceRunnerLimits& limits) {
-    return device_workspace_bytes(config, layout, kernels::ElementType::kBF16, limits);
+    return device_workspace_bytes(config, layout, kBF16, limits);
   };
   const DeviceRunnerLimits base{
       .max_batch = 16,
@@ -57,7 +106,7 @@ TEST(DeviceMemoryPlan, HoldsDenseRequestsBesideAnIndexer) {
       kv_layout_of(config, KvDType::kBF16,
                    {.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = KvDType::kBF16});
   const auto bytes = [&](std::int64_t tokens) {
-    return device_workspace_bytes(config, layout, kernels::ElementType::kBF16,
+    return device_workspace_bytes(config, layout, kBF16,
                                   {.max_batch = 16, .prefill_chunk = 4096, .max_tokens = tokens, .max_selected = 2048});
   };
   const auto partial = [&](std::int64_t tokens) {
