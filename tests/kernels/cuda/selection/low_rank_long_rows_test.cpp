@@ -262,6 +262,8 @@ TEST_F(LowRankLongRows, LongerThanTheGrid) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({8, 4, 16}, {280'003, 1, 300'000}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({8, 2, 32}, {560'000, 63, 541'000}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({14, 2, 32}, {300'000, 65}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({32, 4, 32}, {150'000, 1, 200'001}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 32}, {150'000, 1, 200'001}, 0, random));
 }
 
 // So few pages that a block has less than it holds.
@@ -271,6 +273,10 @@ TEST_F(LowRankLongRows, FewPages) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({32, 8, 32}, {65'000, 1, 640}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({16, 4, 16}, {20'001, 9'000, 30'000}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({8, 2, 32}, random_lengths(9, 1, 5'000, random), 4, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({28, 4, 16}, {30'001, 65}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({32, 2, 32}, {20'000, 1, 4'095}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 32}, {32'768}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({16, 16, 16}, {9'000, 640}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 16}, {3'000, 64}, 0, random));
 }
 

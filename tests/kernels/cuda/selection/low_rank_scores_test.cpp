@@ -116,8 +116,9 @@ TEST_F(SelectionScores, LowRankScoresAgreeWithTheCpu) {
 TEST_F(SelectionScores, LowRankScoresOfLargeGroupsAgreeWithTheCpu) {
   Random random;
   for (const Shape& shape :
-       {Shape{64, 8, 64, 32}, Shape{28, 4, 64, 32}, Shape{32, 4, 48, 16}, Shape{9, 1, 48, 64}, Shape{80, 5, 32, 32},
-        Shape{128, 8, 32, 16}, Shape{128, 1, 576, 64}, Shape{132, 1, 32, 32}}) {
+       {Shape{64, 8, 64, 32}, Shape{28, 4, 64, 32}, Shape{32, 4, 48, 16}, Shape{32, 2, 64, 32}, Shape{10, 2, 32, 16},
+        Shape{9, 1, 48, 64}, Shape{80, 5, 32, 32}, Shape{128, 8, 32, 16}, Shape{128, 1, 576, 64}, Shape{132, 1, 32, 32},
+        Shape{16, 16, 32, 16}, Shape{36, 4, 32, 32}, Shape{24, 12, 32, 32}}) {
     ASSERT_NO_FATAL_FAILURE(expect_agrees(shape, random));
   }
 }
