@@ -56,17 +56,14 @@ TEST_P(DeviceFp8, WeightsTakeWhatTheirFormatsTake) {
 // Log-probabilities of a prompt's tokens.
 std::vector<float> prompt_logprobs(const Fp8Model& model, const MakeRunner& make_runner) {
   std::mt19937_64 random(9);
-  EngineDriver driver({.make_runner = make_runner}, model.checkpoint());
+  EngineDriver driver({.prefill_chunk = 256, .make_runner = make_runner}, model.checkpoint());
   std::vector<float> out;
   for (const auto& answer : driver.run({{.prompt = random_prompt(200, random), .new_tokens = 1, .prompt_logprobs = 0}}))
     for (const auto& scored : answer.prompt_logprobs) out.push_back(scored.logprob);
   return out;
 }
 
-constexpr int kSkipped = 8;
-
-// Log-probabilities of generated tokens, each sequence made to repeat one of its own behind a prompt of one token; from
-// the kSkipped-th on.
+// Log-probabilities of generated tokens, each sequence made to repeat one of its own behind a prompt of one token.
 std::vector<float> decode_logprobs(const Fp8Model& model, const MakeRunner& make_runner) {
   EngineDriver driver({.make_runner = make_runner}, model.checkpoint());
   std::vector<DriverRequest> requests;
@@ -77,7 +74,7 @@ std::vector<float> decode_logprobs(const Fp8Model& model, const MakeRunner& make
   }
   std::vector<float> out;
   for (const auto& answer : driver.run(requests))
-    for (std::size_t t = kSkipped; t < answer.tokens.size(); ++t) out.push_back(answer.tokens[t].logprob);
+    for (const auto& sampled : answer.tokens) out.push_back(sampled.logprob);
   return out;
 }
 
@@ -104,7 +101,7 @@ double quantised_gap(const model::ModelConfig& config) {
   return 0x1p-4 / std::sqrt(3.0) * std::sqrt(5.0 * config.layers);
 }
 
-// Prompts quantise the inputs of every product.
+// Products of more than 64 rows quantise their inputs. A near tie of experts that goes the other way counts for more.
 TEST_P(DeviceFp8, PromptLogprobsAsOnTheCpu) {
   const Fp8Model model(GetParam().config);
   const std::vector<float> cpu = prompt_logprobs(model, nullptr);
@@ -112,11 +109,12 @@ TEST_P(DeviceFp8, PromptLogprobsAsOnTheCpu) {
   const Gap fp8 = gap_of(prompt_logprobs(model, runners(true)), cpu);
   std::cout << "mean and largest difference: widened " << widened.mean << ", " << widened.most << "; FP8 " << fp8.mean
             << ", " << fp8.most << '\n';
-  EXPECT_LT(fp8.mean, quantised_gap(GetParam().config));
+  EXPECT_LT(fp8.mean, quantised_gap(GetParam().config) * (GetParam().config.experts ? 2 : 1));
 }
 
-// Steps of 12 rows quantise those of experts alone. Without them FP8 weights are exact, where widening rounds them to
-// bfloat16: no farther from the CPU than that, but for the prompt's one row of at least kSkipped.
+// Steps of 12 rows quantise the inputs of experts alone, and so does a prompt of one row. Without them FP8 weights are
+// exact, where widening rounds them to bfloat16: no farther from the CPU than that. With experts a sequence may get
+// another one for all of its tokens, which are all the same.
 TEST_P(DeviceFp8, DecodeLogprobsAsOnTheCpu) {
   const Fp8Model model(GetParam().config);
   const std::vector<float> cpu = decode_logprobs(model, nullptr);
@@ -125,8 +123,12 @@ TEST_P(DeviceFp8, DecodeLogprobsAsOnTheCpu) {
   std::cout << "mean and largest difference: widened " << widened.mean << ", " << widened.most << "; FP8 " << fp8.mean
             << ", " << fp8.most << '\n';
   const double quantised = quantised_gap(GetParam().config);
-  EXPECT_LT(widened.mean, quantised / 4) << "the test tells them apart";
-  EXPECT_LT(fp8.mean, GetParam().config.experts ? quantised : 1.3 * widened.mean + quantised / kSkipped);
+  if (GetParam().config.experts) {
+    EXPECT_LT(fp8.mean, 3 * quantised);
+  } else {
+    EXPECT_LT(widened.mean, quantised / 4) << "the test tells them apart";
+    EXPECT_LT(fp8.mean, 1.3 * widened.mean + quantised / 16);
+  }
 }
 
 ModeDriverOptions options_of(const Fp8Case& one, std::int64_t batch) {
@@ -139,17 +141,17 @@ ModeDriverOptions options_of(const Fp8Case& one, std::int64_t batch) {
           .make_runner = DeviceRunners{.compute = ElementType::kBF16, .whole_batches = true}};
 }
 
-// Steps of 8 rows (codes widened) and of 32 (activations quantised).
+// Steps of 8 rows (codes widened) and of 128 (activations quantised).
 TEST_P(DeviceFp8Modes, ModesAndNeighboursChangeNoBit) {
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE(concat("seed ", seed));
   std::mt19937_64 random(seed);
   const Fp8Model model(GetParam().config);
-  for (const std::int64_t batch : {8, 32}) {
+  for (const std::int64_t batch : {8, 128}) {
     SCOPED_TRACE(concat("batch ", batch));
     ModeDriver driver(options_of(GetParam(), batch), seed, model.checkpoint());
-    const auto requests =
-        random_requests(random, {.count = batch, .most_prompt = 150, .least_tokens = 6, .most_tokens = 24});
+    const auto requests = random_requests(
+        random, {.count = std::min<std::int64_t>(batch, 24), .most_prompt = 150, .least_tokens = 6, .most_tokens = 24});
     const auto together = run_resident(driver, requests);
     Changes changes;
     const std::int64_t misses = driver.stats().misses;
