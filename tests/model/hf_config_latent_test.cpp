@@ -176,6 +176,8 @@ TEST(HfConfigLatentTest, DeepseekV32) {
   EXPECT_EQ(config.rotary_dim, 64);
   EXPECT_EQ(config.max_positions, 163840);
   EXPECT_EQ(config.mtp_layers, 1);
+  EXPECT_TRUE(config.fp8_weights);
+  EXPECT_FALSE(parsed(with(v32(), {{"quantization_config", nullptr}})).fp8_weights);
   EXPECT_EQ(config.latent.value().kv_rank, 512);
   EXPECT_EQ(config.experts.value().count, 256);
   EXPECT_EQ(config.experts.value().groups, 8);
