@@ -222,13 +222,14 @@ class CudaEngine final : public ServingEngine {
                                                 *engine_.backend);
   }
 
-  static model::DeviceRunnerLimits limits_of(const ServerConfig& config, const EngineRequest& request) {
+  [[nodiscard]] model::DeviceRunnerLimits limits_of(const ServerConfig& config, const EngineRequest& request) const {
     return {.max_batch = config.max_batch,
             .least_rows = config.least_batch,
             .prefill_chunk = config.prefill_chunk,
             .max_tokens = request.max_context + 2,  // a stop is known one step late
             .largest_hot = request.largest_hot,
-            .max_selected = request.max_selected};
+            .max_selected = request.max_selected,
+            .capability_major = engine_.device.capability_major};
   }
 
   // What the option leaves of the memory, or nine tenths of what is free; loaded weights are taken from it already.

@@ -385,7 +385,8 @@ void DeviceAttention::attend(const LayerAttention& layer, const RowRange& rows, 
   const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
   const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
   const kernels::ActivationsOut out = layer.context.from(rows.first * out_width);
-  const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(geometry, shape_.heads, rows.count, max_count);
+  const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(
+      geometry, shape_.heads, rows.count, max_count, cuda::sparse_attention_form(geometry, shape_.heads));
   cuda::launch_sparse_attention({.geometry = geometry,
                                  .q_type = cuda::ActivationType::kF32,
                                  .out_type = type_of(out.type()),

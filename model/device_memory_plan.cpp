@@ -162,8 +162,10 @@ std::int64_t list_bytes(const Sizes& sizes) {
   const KvGeometry& rows = sizes.layout.rows;
   const std::int64_t selected = sizes.limits.max_selected;
   const std::int64_t of_prompt = sizes.index_keys() ? kSelectedRows : 0;
+  const std::int32_t heads = sizes.config.heads;
+  const cuda::AttentionForm form = cuda::sparse_attention_form(rows, heads, sizes.limits.capability_major);
   const auto partial = [&](std::int64_t count, std::int64_t longest) {
-    return cuda::sparse_attention_workspace_bytes(rows, sizes.config.heads, count, longest);
+    return cuda::sparse_attention_workspace_bytes(rows, heads, count, longest, form);
   };
   std::int64_t bytes = growing(std::max(sizes.batch * sizes.longest, of_prompt * selected) * kFloat);
   bytes += growing(std::max(partial(sizes.batch, sizes.longest), partial(of_prompt, selected)));

@@ -38,6 +38,7 @@ struct DeviceRunnerLimits {
   std::int64_t max_tokens = 0;         // rows of a sequence
   sparse::HotBufferShape largest_hot;  // of the sequences' policies; hot_blocks 0: none can be hot
   std::int64_t max_selected = 0;       // blocks of a selection, of any policy
+  int capability_major = 9;            // of the GPU, for the plan of its memory
   bool graphs = true;                  // false: everything is launched one by one
 };
 

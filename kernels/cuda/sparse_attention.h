@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "core/kv_geometry.h"
 #include "kernels/cuda/activation_type.h"
@@ -51,10 +52,15 @@ struct SparseAttentionParams {
 
 // What the launcher takes for these parameters on a device of this compute capability (major number).
 [[nodiscard]] AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t heads, int capability_major);
+// On the current device. Throws CudaError.
+[[nodiscard]] AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t heads);
 
-// Of the partial results of up to `rows` lists of up to `max_count` entries.
+// Of the partial results of up to `rows` lists of up to `max_count` entries in `form`; absent: in any. Of the latent
+// form it stops growing with long lists where the device is filled: from about 96 lists of 64 heads on only totals are
+// kept.
 [[nodiscard]] std::int64_t sparse_attention_workspace_bytes(const KvGeometry& geometry, std::int32_t heads,
-                                                            std::int64_t rows, std::int64_t max_count);
+                                                            std::int64_t rows, std::int64_t max_count,
+                                                            std::optional<AttentionForm> form = std::nullopt);
 
 // HS_CHECK: heads divide into KV heads, channels are multiples of 16, alignments as above.
 void launch_sparse_attention(const SparseAttentionParams& params, Stream stream);

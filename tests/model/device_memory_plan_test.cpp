@@ -110,11 +110,32 @@ TEST(DeviceMemoryPlan, HoldsDenseRequestsBesideAnIndexer) {
                                   {.max_batch = 16, .prefill_chunk = 4096, .max_tokens = tokens, .max_selected = 2048});
   };
   const auto partial = [&](std::int64_t tokens) {
-    return static_cast<std::int64_t>(
-        kernels::cuda::sparse_attention_workspace_bytes(layout.rows, config.heads, 16, tokens));
+    return static_cast<std::int64_t>(kernels::cuda::sparse_attention_workspace_bytes(
+        layout.rows, config.heads, 16, tokens, kernels::cuda::AttentionForm::kLatent));
   };
   EXPECT_GT(partial(131072), std::int64_t{1} << 30);
   EXPECT_GE(bytes(131072) - bytes(4096), partial(131072) - partial(4096));
+}
+
+// Partial results of long lists are those of the rows that don't fill the GPU, whatever the batch.
+TEST(DeviceMemoryPlan, DeepSeekFitsAtALargeBatch) {
+  const ModelConfig config = deepseek_v32();
+  const KvLayout layout =
+      kv_layout_of(config, KvDType::kFp8,
+                   {.kind = MetadataGeometry::Kind::kIndexKeys, .kv_heads = 1, .dim = 128, .dtype = KvDType::kFp8});
+  const auto bytes = [&](std::int64_t batch, int capability_major) {
+    return device_workspace_bytes(
+        config, layout, {kernels::ElementType::kBF16},
+        {.max_batch = batch,
+         .prefill_chunk = 4096,
+         .max_tokens = 131072,
+         .largest_hot = {.hot_blocks = 4096, .block_tokens = 1, .ring_recent = 128, .ring_tokens = 192},
+         .max_selected = 2048,
+         .capability_major = capability_major});
+  };
+  EXPECT_LT(bytes(256, 9), std::int64_t{16} << 30);
+  EXPECT_LT(bytes(256, 9) - bytes(64, 9), std::int64_t{2} << 30);
+  EXPECT_GT(bytes(64, 8), bytes(64, 9) + (std::int64_t{5} << 30)) << "the plain form keeps every run of every row";
 }
 
 TEST(DeviceModel, RefusesWhatTheKernelsDoNotTake) {

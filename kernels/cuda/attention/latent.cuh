@@ -519,10 +519,8 @@ inline void launch_latent_join(const AttentionArgs& args, Stream stream) {
 
 template <bool kFp8, bool kPair>
 void launch_latent_kernel(const AttentionArgs& args, int head_blocks, Stream stream) {
-  // Below so many lists of 64 heads each run gets a block of its own.
-  constexpr std::int64_t kFillingLists = 96;
   const std::int64_t lists = args.rows * head_blocks;
-  const std::int64_t columns = lists >= kFillingLists ? 1 : args.max_runs;
+  const std::int64_t columns = lists >= kLatentFillingLists ? 1 : args.max_runs;
   HS_CHECK(lists * columns < (std::int64_t{1} << 31) && args.rows * args.heads < (std::int64_t{1} << 31),
            "too many blocks for one launch");
   const auto kernel = latent_attention<kFp8, kPair>;

@@ -1,4 +1,6 @@
 // Checks the parameters and chooses the form.
+#include <algorithm>
+
 #include "core/check.h"
 #include "kernels/cuda/attention/row_view.cuh"
 #include "kernels/cuda/runtime.h"
@@ -28,6 +30,19 @@ void check_params(const SparseAttentionParams& params) {
 
 std::int64_t run_entries(AttentionForm form) { return form == AttentionForm::kLatent ? kLatentRun : kGroupedRun; }
 
+// Of partial results: of every run of a list that has several; of the latent form's whole lists the totals.
+std::int64_t workspace_floats(const KvGeometry& geometry, std::int32_t heads, std::int64_t rows, std::int64_t max_count,
+                              AttentionForm form) {
+  const std::int64_t runs = ceil_div(max_count, run_entries(form));
+  if (runs <= 1) return 0;
+  const auto partials = [&](std::int64_t some) { return some * heads * runs * (geometry.value_dim + kPartialTail); };
+  if (form != AttentionForm::kLatent) return partials(rows);
+  const std::int64_t blocks = ceil_div(heads, kLatentBlockHeads);
+  const std::int64_t spread = std::min(rows, (kLatentFillingLists - 1) / blocks);
+  const std::int64_t totals = rows > spread ? rows * blocks * kLatentBlockHeads * geometry.value_dim : 0;
+  return std::max(totals, partials(spread));
+}
+
 }  // namespace
 
 AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t heads, int capability_major) {
@@ -42,13 +57,16 @@ AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t hea
 }
 
 std::int64_t sparse_attention_workspace_bytes(const KvGeometry& geometry, std::int32_t heads, std::int64_t rows,
-                                              std::int64_t max_count) {
-  const std::int64_t runs = std::max<std::int64_t>(1, ceil_div(max_count, std::min(kGroupedRun, kLatentRun)));
-  std::int64_t numbers = rows * heads * runs * (geometry.value_dim + kPartialTail);
-  if (sparse_attention_form(geometry, heads, 9) == AttentionForm::kLatent && max_count > kLatentRun) {
-    numbers = std::max(numbers, rows * round_up(heads, kLatentBlockHeads) * geometry.value_dim);  // totals of blocks
-  }
-  return numbers * static_cast<std::int64_t>(sizeof(float));
+                                              std::int64_t max_count, std::optional<AttentionForm> form) {
+  constexpr std::int64_t kLeast = 16;  // a workspace is never null
+  const AttentionForm own = form.value_or(sparse_attention_form(geometry, heads, 9));
+  std::int64_t floats = std::max(kLeast, workspace_floats(geometry, heads, rows, max_count, own));
+  if (!form) floats = std::max(floats, workspace_floats(geometry, heads, rows, max_count, AttentionForm::kPlain));
+  return floats * static_cast<std::int64_t>(sizeof(float));
+}
+
+AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t heads) {
+  return sparse_attention_form(geometry, heads, capability_major());
 }
 
 void launch_sparse_attention(const SparseAttentionParams& params, Stream stream) {

@@ -136,6 +136,9 @@ __device__ inline float* run_partial(const AttentionArgs& args, std::int64_t row
 // Heads of a block of the latent form: it keeps the total of a list's runs for all of them, also those that are not
 // there.
 inline constexpr int kLatentBlockHeads = 64;
+// From so many lists of kLatentBlockHeads heads on a block of the latent form takes a whole list and keeps such totals;
+// below, each run gets a block of its own and leaves its partials.
+inline constexpr std::int64_t kLatentFillingLists = 96;
 
 void launch_plain_attention(const AttentionArgs& args, Stream stream);
 void launch_latent_attention(const AttentionArgs& args, Stream stream);

@@ -198,8 +198,9 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   DeviceBuffer<std::byte> out(static_cast<std::size_t>(rows * out_stride * size));
   out.fill_bytes(0xcd);
   constexpr std::size_t kGuard = 4096;  // behind the workspace
+  const AttentionForm form = options.plain ? AttentionForm::kPlain : sparse_attention_form(geometry, given.heads);
   const auto workspace_bytes =
-      static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, given.heads, rows, max_count));
+      static_cast<std::size_t>(sparse_attention_workspace_bytes(geometry, given.heads, rows, max_count, form));
   DeviceBuffer<std::byte> workspace(workspace_bytes + kGuard);
   workspace.fill_bytes(0xff);  // NaN
   DeviceBuffer<std::int32_t> arrivals(static_cast<std::size_t>(rows * given.heads));

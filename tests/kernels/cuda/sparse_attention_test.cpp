@@ -334,7 +334,36 @@ TEST(SparseAttentionWorkspace, HoldsTheTotalsOfLatentBlocks) {
   EXPECT_EQ(sparse_attention_workspace_bytes(geometry, 16, 100, 512), 4 * 100 * 16 * 2 * 516);
   EXPECT_EQ(sparse_attention_workspace_bytes(geometry, 128, 64, 2048), 4 * 64 * 128 * 8 * 516);
   for (std::int32_t heads = 16; heads <= 200; ++heads) {
-    EXPECT_GE(sparse_attention_workspace_bytes(geometry, heads, 3, 513), 4 * 3 * round_up(heads, 64) * 512) << heads;
+    EXPECT_GE(sparse_attention_workspace_bytes(geometry, heads, 100, 513), 4 * 100 * round_up(heads, 64) * 512)
+        << heads;
+  }
+}
+
+// What a form needs and no more: runs of 256 or 512 entries, and of the latent form, from 96 lists of 64 heads on,
+// totals in place of the runs. Of fewer rows there is always enough.
+TEST(SparseAttentionWorkspace, IsThatOfItsForm) {
+  const KvGeometry rows = latent(KvDType::kFp8, 576, 512);
+  const auto bytes = [&](AttentionForm form, std::int64_t count, std::int64_t entries) {
+    return sparse_attention_workspace_bytes(rows, 128, count, entries, form);
+  };
+  EXPECT_EQ(bytes(AttentionForm::kPlain, 10, 2048), 4 * 10 * 128 * 8 * 516);
+  EXPECT_EQ(bytes(AttentionForm::kPlain, 10, 256), 64);
+  EXPECT_EQ(bytes(AttentionForm::kLatent, 10, 512), 64);
+  EXPECT_EQ(bytes(AttentionForm::kLatent, 10, 2048), 4 * 10 * 128 * 4 * 516);
+  EXPECT_EQ(bytes(AttentionForm::kLatent, 47, 131072), std::int64_t{4} * 47 * 128 * 256 * 516);
+  EXPECT_EQ(bytes(AttentionForm::kLatent, 48, 131072), std::int64_t{4} * 47 * 128 * 256 * 516);
+  EXPECT_EQ(bytes(AttentionForm::kLatent, 256, 131072), std::int64_t{4} * 47 * 128 * 256 * 516);
+  EXPECT_EQ(bytes(AttentionForm::kLatent, 256, 1024), std::int64_t{4} * 256 * 128 * 512);
+  for (const std::int64_t entries : {1, 256, 257, 512, 513, 2048, 131072}) {
+    std::int64_t fewer = 0;
+    for (std::int64_t count = 1; count < 300; ++count) {
+      const std::int64_t own = bytes(AttentionForm::kLatent, count, entries);
+      EXPECT_GE(own, fewer) << count << " rows of " << entries;
+      EXPECT_GE(sparse_attention_workspace_bytes(rows, 128, count, entries), own);
+      EXPECT_GE(sparse_attention_workspace_bytes(rows, 128, count, entries),
+                bytes(AttentionForm::kPlain, count, entries));
+      fewer = own;
+    }
   }
 }
 
