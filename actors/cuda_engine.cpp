@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -57,6 +58,10 @@ class CudaEngine final : public ServingEngine {
     if (config.verify_rate > 0)
       return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
     if (auto measuring = check_measuring(config); !measuring) return measuring.error();
+    if (pinnable_bytes_) {
+      log_warn("the limit of locked memory (ulimit -l) is ", gib(*pinnable_bytes_),
+               ", and the GPU's driver holds to it: the host pool stays below");
+    }
     if (config.max_batch > kernels::cuda::kMostSwapBatch) {
       return invalid_argument(
           concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kernels::cuda::kMostSwapBatch),
@@ -104,7 +109,8 @@ class CudaEngine final : public ServingEngine {
                    "runs it on the processor"),
             "--gpu-memory"};
       }
-      return choose_split_pool_sizes(config, request.layout, request.max_context, pools, memory.value().bytes);
+      const std::int64_t host = std::min(memory.value().bytes, pinnable_bytes_.value_or(memory.value().bytes));
+      return choose_split_pool_sizes(config, request.layout, request.max_context, pools, host);
     });
   }
 
@@ -241,6 +247,7 @@ class CudaEngine final : public ServingEngine {
 
   model::DeviceWeightFormat weight_format_;
   model::DeviceEngine engine_;
+  std::optional<std::int64_t> pinnable_bytes_ = kernels::cuda::pinnable_bytes();
   const model::ModelWeights* weights_ = nullptr;
   std::int64_t weight_bytes_ = 0;
 };

@@ -1,5 +1,7 @@
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -12,7 +14,7 @@ namespace {
 
 Error overloaded(std::string message) { return Error{ErrorCode::kOverloaded, std::move(message), {}}; }
 
-// Most drivers pin without asking for the limit of locked memory, so it is only the likely reason of a failure.
+// What pinnable_bytes() has not foreseen: the likely reason of a failure.
 std::string locked_memory_hint(std::int64_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
@@ -42,6 +44,28 @@ Result<PoolMemory> map_memory(std::int64_t bytes, std::int64_t& usable) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> pinnable_bytes() {
+  constexpr std::size_t kLittle = std::size_t{2} << 20;
+  const auto pins = [] {
+    try {
+      const MappedHostMemory memory(kLittle);
+      return true;
+    } catch (const CudaError&) {
+      (void)cudaGetLastError();
+      return false;
+    }
+  };
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  if (limit.rlim_cur >= kLittle && !pins()) return std::nullopt;  // the limit is not the reason
+  if (setrlimit(RLIMIT_MEMLOCK, &none) != 0) return std::nullopt;
+  const bool ignored = pins();
+  setrlimit(RLIMIT_MEMLOCK, &limit);  // within the hard limit: cannot fail
+  if (ignored) return std::nullopt;
+  return static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+}
 
 PoolMemoryFactory mapped_pool_memory(std::int64_t usable_bytes) {
   HOTSET_CUDA_CHECK(cudaFree(nullptr));  // a device that does not work is no matter of sizes

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/pool_memory.h"
 
@@ -13,6 +14,11 @@ namespace hotset::kernels::cuda {
 // kOverloaded: more than is left of that, or the driver does not pin it; then the message names the limit of locked
 // memory where that is smaller. Throws CudaError without a GPU.
 [[nodiscard]] PoolMemoryFactory mapped_pool_memory(std::int64_t usable_bytes);
+
+// What may be pinned in all under the limit of locked memory (ulimit -l), where the driver holds to it; absent: there
+// is none, or the driver pins whatever it says, as most do. Asked by pinning a little with the process's limit at zero
+// for a moment: at start, while nobody else locks memory.
+[[nodiscard]] std::optional<std::int64_t> pinnable_bytes();
 
 // Memory of the current device; the host can't read it: for the device pool. kOverloaded: the device has no such
 // piece left.

@@ -1,7 +1,13 @@
 // Pools over a GPU's memory, as the engine makes them.
 #include "kernels/cuda/mapped_pool.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cstring>
+#include <iostream>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/runtime.h"
@@ -70,6 +76,34 @@ TEST_F(MappedPool, MoreThanMayBeUsedIsRefusedByName) {
   EXPECT_EQ(second.param, "--host-kv");
   EXPECT_NE(second.message.find("use a smaller --host-kv"), std::string::npos) << second.message;
   EXPECT_NE(second.message.find(std::to_string(one_pool / 2)), std::string::npos) << second.message;
+}
+
+// Whatever this driver does with the limit of locked memory, pinnable_bytes() says so beforehand, and leaves the limit
+// as it was.
+TEST_F(MappedPool, TheLimitOfLockedMemoryIsKnownBeforePinning) {
+  constexpr std::int64_t kLimit = std::int64_t{4} << 20;
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit small = {.rlim_cur = std::min<rlim_t>(kLimit, before.rlim_max), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &small), 0);
+  const std::optional<std::int64_t> pinnable = pinnable_bytes();
+  const auto pinned = mapped_pool_memory(kPlenty)(8 * kLimit);
+  rlimit after = {};
+  EXPECT_EQ(getrlimit(RLIMIT_MEMLOCK, &after), 0);
+  EXPECT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  EXPECT_EQ(after.rlim_cur, small.rlim_cur);
+  EXPECT_EQ(after.rlim_max, small.rlim_max);
+  EXPECT_EQ(pinned.ok(), !pinnable.has_value()) << "the limit binds exactly where it was said to";
+  if (pinnable) {
+    EXPECT_EQ(*pinnable, static_cast<std::int64_t>(small.rlim_cur));
+    EXPECT_NE(pinned.error().message.find("ulimit -l"), std::string::npos) << pinned.error().message;
+  }
+  std::cout << "this driver " << (pinnable ? "holds to" : "does not ask for") << " the limit of locked memory\n";
+  const rlimit unlimited = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+  if (setrlimit(RLIMIT_MEMLOCK, &unlimited) == 0) {
+    EXPECT_FALSE(pinnable_bytes().has_value());
+    EXPECT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  }
 }
 
 TEST_F(MappedPool, MoreThanTheGpuHasIsRefusedByName) {
