@@ -155,6 +155,8 @@ class CudaEngine final : public ServingEngine {
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
     return guarded("when the engine was set up", [&]() -> Result<std::shared_ptr<model::StepExecutor>> {
+      auto replaced = selection_model(config, request, keeper.get());  // first: what it refuses needs no pools
+      if (!replaced) return replaced.error();
       auto host = storage::HostPool::create(request.layout, sizes.host_pages,
                                             kernels::cuda::mapped_pool_memory(memory.value().bytes));
       if (!host) return host.error();
@@ -162,8 +164,6 @@ class CudaEngine final : public ServingEngine {
           storage::DevicePool::create(request.layout, {.rows = sizes.device_pages, .metadata = sizes.metadata_pages},
                                       kernels::cuda::device_pool_memory);
       if (!device) return device.error();
-      auto replaced = selection_model(config, request, keeper.get());
-      if (!replaced) return replaced.error();
       auto runner = std::make_shared<model::DeviceStepRunner>(std::move(engine_), std::move(device).value(),
                                                               std::move(host).value(), std::move(keeper),
                                                               limits_of(config, request));
