@@ -47,6 +47,7 @@ DeviceAttention::DeviceAttention(const AttentionShape& shape, const ModelWeights
       backend_(backend),
       stream_(stream),
       device_(device),
+      form_(cuda::sparse_attention_form(kv.geometry(), shape.heads, device.capability_major)),
       kv_(kv),
       keeper_(keeper),
       limits_(limits),
@@ -188,9 +189,10 @@ void DeviceAttention::decode(const LayerAttention& layer) {
     cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
   }
   tell_probe(Part::kSwapped, layer.layer);
-  list_slots(layer.layer, all);
+  const bool whole = !decode_.hot && decode_.most_blocks == 0 && form_ != cuda::AttentionForm::kLatent;
+  if (!whole) list_slots(layer.layer, all);
   tell_probe(Part::kListed, layer.layer);
-  attend(layer, all, decode_.longest_list, kv_.row_pool());
+  attend(layer, all, decode_.longest_list, kv_.row_pool(), 0, whole);
   tell_probe(Part::kAttended, layer.layer);
 }
 
@@ -378,15 +380,15 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
   return scores;
 }
 
-// Over the lists in lists_ from `first_list` on.
+// Over the lists in lists_ from `first_list` on, or over everything that the batch's sequences have.
 void DeviceAttention::attend(const LayerAttention& layer, const RowRange& rows, std::int64_t max_count,
-                             const std::byte* pool, std::int64_t first_list) {
+                             const std::byte* pool, std::int64_t first_list, bool whole) {
   const KvGeometry& geometry = kv_.geometry();
   const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
   const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
   const kernels::ActivationsOut out = layer.context.from(rows.first * out_width);
-  const std::int64_t bytes = cuda::sparse_attention_workspace_bytes(
-      geometry, shape_.heads, rows.count, max_count, cuda::sparse_attention_form(geometry, shape_.heads));
+  const std::int64_t bytes =
+      cuda::sparse_attention_workspace_bytes(geometry, shape_.heads, rows.count, max_count, form_);
   cuda::launch_sparse_attention({.geometry = geometry,
                                  .q_type = cuda::ActivationType::kF32,
                                  .out_type = type_of(out.type()),
@@ -398,6 +400,8 @@ void DeviceAttention::attend(const LayerAttention& layer, const RowRange& rows, 
                                  .slot_stride = max_count,
                                  .counts = list_counts_.data() + first_list,
                                  .max_count = max_count,
+                                 .whole = whole ? kv_.tables().hot_rows_of(layer.layer) + rows.first : nullptr,
+                                 .lengths = whole ? batch_->lengths() + rows.first : nullptr,
                                  .out = out.data(),
                                  .out_stride = out_width,
                                  .rows = rows.count,

@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/new_rows.h"
+#include "kernels/cuda/sparse_attention.h"
 #include "kernels/cuda/sparse_diff.h"
 #include "kernels/cuda/swap_totals.h"
 #include "kernels/dense_backend.h"
@@ -105,7 +106,7 @@ class DeviceAttention final : public KvAttention {
   };
   float* score(const LayerAttention& layer, const Scoring& scoring);
   void attend(const LayerAttention& layer, const RowRange& rows, std::int64_t max_count, const std::byte* pool,
-              std::int64_t first_list = 0);
+              std::int64_t first_list = 0, bool whole = false);
 
   void prompt(std::uint64_t step, const LayerAttention& layer);
   void prompt_dense(const LayerAttention& layer, std::int64_t rows);
@@ -129,6 +130,7 @@ class DeviceAttention final : public KvAttention {
   kernels::DenseBackend& backend_;
   const kernels::cuda::DeviceStream& stream_;
   kernels::cuda::DeviceInfo device_;
+  kernels::cuda::AttentionForm form_;  // of decode steps
   sparse::DeviceKv& kv_;
   const sparse::SelectionAlgorithm* keeper_;
   Limits limits_;

@@ -18,6 +18,7 @@
 
 #include "core/kv_geometry.h"
 #include "kernels/cuda/activation_type.h"
+#include "kernels/cuda/hot_row.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {
@@ -40,7 +41,10 @@ struct SparseAttentionParams {
   std::int64_t slot_stride = 0;          // in entries
   const std::int32_t* counts = nullptr;  // [rows] entries of each list; <= 0: zeros are written, > max_count: cut
   std::int64_t max_count = 0;            // bound of the counts, known to the host; <= slot_stride
-  void* out = nullptr;                   // [rows, heads * value_dim]; row stride in elements
+  // Instead of slots and counts, not in the latent form: all lengths[r] positions of resident sequences.
+  const HotRow* whole = nullptr;          // [rows]; their device_pages are read
+  const std::int32_t* lengths = nullptr;  // [rows], on the device
+  void* out = nullptr;                    // [rows, heads * value_dim]; row stride in elements
   std::int64_t out_stride = 0;
   std::int64_t rows = 0;
   std::int32_t heads = 0;

@@ -63,6 +63,7 @@ struct GroupedKernel {
   // The place of a block's work.
   struct Place {
     std::int64_t row, count;
+    const std::int32_t* pages;  // list_pages()
     int kv_head, first_head, heads;
   };
 
@@ -70,7 +71,7 @@ struct GroupedKernel {
     Entries entries;
     for (int i = 0; i < 2; ++i) {
       const std::int64_t rank = first + 32 * i + lane;
-      const std::int64_t slot = rank < place.count ? list_slot(args, place.row, rank) : -1;
+      const std::int64_t slot = rank < place.count ? list_slot(args, place.row, place.pages, rank) : -1;
       entries.slot[i] = static_cast<std::int32_t>(slot);
       entries.present[i] = __ballot_sync(0xffffffffU, slot >= 0);
       entries.key_scale[i] = 1.0F;
@@ -457,6 +458,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerSm)
   typename Kernel::Place place;
   place.row = rest / columns;
   place.count = list_count(args, place.row);
+  place.pages = list_pages(args, place.row);
   place.kv_head = pair % args.view.kv_heads;
   const int chunk = pair / args.view.kv_heads;
   place.first_head = place.kv_head * args.group + chunk * Kernel::kHeads;

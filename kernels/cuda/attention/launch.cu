@@ -25,7 +25,8 @@ void check_params(const SparseAttentionParams& params) {
   HS_CHECK(geometry.key_dim > 0 && geometry.value_dim > 0 && geometry.key_dim % 16 == 0 && geometry.value_dim % 16 == 0,
            "channels of keys and values are multiples of 16");
   HS_CHECK(aligned(params.pool) && aligned(params.q) && params.q_stride % 8 == 0, "pool and queries are aligned");
-  HS_CHECK(params.max_count >= 0 && params.max_count <= params.slot_stride, "lists overlap");
+  HS_CHECK(params.max_count >= 0 && (params.whole != nullptr || params.max_count <= params.slot_stride),
+           "lists overlap");
 }
 
 std::int64_t run_entries(AttentionForm form) { return form == AttentionForm::kLatent ? kLatentRun : kGroupedRun; }
@@ -85,6 +86,8 @@ void launch_sparse_attention(const SparseAttentionParams& params, Stream stream)
       .slot_stride = params.slot_stride,
       .counts = params.counts,
       .max_count = params.max_count,
+      .whole = params.whole,
+      .lengths = params.lengths,
       .out = params.out,
       .out_stride = params.out_stride,
       .rows = params.rows,
@@ -99,7 +102,9 @@ void launch_sparse_attention(const SparseAttentionParams& params, Stream stream)
       .max_runs = static_cast<std::int32_t>(std::max<std::int64_t>(1, ceil_div(params.max_count, run_entries(form))))};
   switch (form) {
     case AttentionForm::kPlain: return launch_plain_attention(args, stream);
-    case AttentionForm::kLatent: return launch_latent_attention(args, stream);
+    case AttentionForm::kLatent:
+      HS_CHECK(params.whole == nullptr, "the latent form takes lists of slots");
+      return launch_latent_attention(args, stream);
     case AttentionForm::kGrouped: break;
   }
   switch (params.geometry.key_dim) {

@@ -62,6 +62,7 @@ __device__ float weighted_values(const AttentionArgs& args, const RowView& view,
 // A list's query head.
 struct Place {
   std::int64_t row, count;
+  const std::int32_t* pages;  // list_pages()
   int head;
 };
 
@@ -81,7 +82,7 @@ __device__ void run_block(const AttentionArgs& args, const Place& place, std::in
   const std::int64_t end = min(place.count, (run + 1) * kGroupedRun);
   for (std::int64_t first = run * kGroupedRun; first < end; first += kTile) {
     if (thread < kTile) {
-      const std::int64_t slot = first + thread < end ? list_slot(args, place.row, first + thread) : -1;
+      const std::int64_t slot = first + thread < end ? list_slot(args, place.row, place.pages, first + thread) : -1;
       tile.offsets[thread] = slot < 0 ? -1 : slot * view.row_bytes;
     }
     __syncthreads();
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(kThreads) plain_attention(AttentionArgs args, 
   place.row = list / args.heads;
   place.head = static_cast<int>(list % args.heads);
   place.count = list_count(args, place.row);
+  place.pages = list_pages(args, place.row);
   const std::int64_t from = place.row * args.q_stride + std::int64_t{place.head} * args.view.key_dim;
   for (int c = static_cast<int>(threadIdx.x); c < args.view.key_dim; c += kThreads) {
     q[c] = load_activation(args.q, args.q_bf16, from + c);

@@ -87,6 +87,8 @@ struct AttentionArgs {
   std::int64_t slot_stride;
   const std::int32_t* counts;
   std::int64_t max_count;
+  const HotRow* whole;
+  const std::int32_t* lengths;
   void* out;
   std::int64_t out_stride;
   std::int64_t rows;
@@ -101,13 +103,23 @@ struct AttentionArgs {
 };
 
 __device__ inline std::int64_t list_count(const AttentionArgs& args, std::int64_t row) {
-  const std::int64_t count = args.counts[row];
+  const std::int64_t count = args.whole != nullptr ? args.lengths[row] : args.counts[row];
   return count < 0 ? 0 : count > args.max_count ? args.max_count : count;
 }
 __device__ inline std::int64_t list_slot(const AttentionArgs& args, std::int64_t row, std::int64_t rank) {
   const std::int64_t at = row * args.slot_stride + rank;
   return args.int64_slots ? static_cast<const std::int64_t*>(args.slots)[at]
                           : std::int64_t{static_cast<const std::int32_t*>(args.slots)[at]};
+}
+
+// Of a whole sequence; null: of a list of slots.
+__device__ inline const std::int32_t* list_pages(const AttentionArgs& args, std::int64_t row) {
+  return args.whole != nullptr ? args.whole[row].device_pages : nullptr;
+}
+__device__ inline std::int64_t list_slot(const AttentionArgs& args, std::int64_t row, const std::int32_t* pages,
+                                         std::int64_t rank) {
+  if (pages == nullptr) return list_slot(args, row, rank);
+  return pages[rank / kPageTokens] * kPageTokens + rank % kPageTokens;
 }
 
 // A partial softmax is relative to its maximum; one without entries has the maximum -infinity, taken as 0.

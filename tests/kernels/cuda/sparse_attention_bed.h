@@ -70,6 +70,7 @@ struct CallOptions {
   std::int64_t extra_max_count = 0;  // above the longest list
   bool plain = false;
   std::int64_t pool_shift_rows = 0;  // the pool's rows lie this many slots further
+  bool whole = false;                // lists of whole pages are given as these pages; no holes, no shift
 };
 
 inline std::vector<std::byte> random_pool(Random& random, const KvGeometry& geometry, std::int64_t slots) {
@@ -194,6 +195,17 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   const auto wide_slots = on_device(wide);
   const auto narrow_slots = on_device(narrow);
   const auto device_counts = on_device(counts);
+  std::vector<DeviceBuffer<std::int32_t>> pages;
+  std::vector<HotRow> whole;
+  for (const auto& list : given.lists) {
+    std::vector<std::int32_t> of_row(1, -1);  // data() of an empty vector may be null
+    for (std::size_t i = 0; i < list.size(); i += kPageTokens) {
+      of_row.insert(of_row.end() - 1, static_cast<std::int32_t>(list[i] / kPageTokens));
+    }
+    pages.push_back(on_device(of_row));
+    whole.push_back({.device_pages = pages.back().data()});
+  }
+  const auto device_whole = on_device(whole);
   const std::int64_t size = given.out_type == ActivationType::kBF16 ? 2 : 4;
   DeviceBuffer<std::byte> out(static_cast<std::size_t>(rows * out_stride * size));
   out.fill_bytes(0xcd);
@@ -219,6 +231,8 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
                            .slot_stride = slot_stride,
                            .counts = device_counts.data(),
                            .max_count = max_count,
+                           .whole = options.whole ? device_whole.data() : nullptr,
+                           .lengths = options.whole ? device_counts.data() : nullptr,
                            .out = out.data(),
                            .out_stride = out_stride,
                            .rows = rows,

@@ -271,6 +271,26 @@ TEST_F(SparseAttention, BitsDoNotDependOnTheCall) {
   }
 }
 
+TEST_F(SparseAttention, WholeSequencesByTheirPages) {
+  for (const BitsShape& shape : bits_shapes()) {
+    if (!shape.plain && shape.geometry.layout == KvGeometry::Layout::kLatent) continue;
+    const std::vector<std::int64_t> counts{1, 0, 63, 64, 65, 256, 257, 700, 2113};
+    AttentionCase given = random_case(random_, shape.geometry, shape.heads, shape.activation, counts);
+    const std::int64_t pages = static_cast<std::int64_t>(given.pool.size()) / given.geometry.row_bytes() / kPageTokens;
+    for (std::size_t row = 0; row < counts.size(); ++row) {
+      const std::vector<std::int64_t> order = random_list(random_, pages, pages, false);
+      given.lists[row].clear();
+      for (std::int64_t i = 0; i < counts[row]; ++i) {
+        given.lists[row].push_back(order[static_cast<std::size_t>(i / kPageTokens)] * kPageTokens + i % kPageTokens);
+      }
+    }
+    const std::vector<float> lists = run_gpu(given, {.plain = shape.plain});
+    EXPECT_TRUE(same_bits(lists, run_gpu(given, {.plain = shape.plain, .whole = true}))) << given.name();
+    EXPECT_TRUE(same_bits(lists, run_gpu(given, {.extra_max_count = 900, .plain = shape.plain, .whole = true})))
+        << given.name() << ": another bound of the counts";
+  }
+}
+
 TEST_F(SparseAttention, PoisonStaysWithItsReader) {
   for (const BitsShape& shape : bits_shapes()) {
     AttentionCase given = random_case(random_, shape.geometry, shape.heads, shape.activation, {300, 5, 0, 64, 200});
