@@ -141,7 +141,7 @@ class DeviceAttention final : public KvAttention {
   DeviceSelectionReport* report_ = nullptr;
   kernels::cuda::DeviceStream load_stream_{/*urgent=*/true};
   kernels::cuda::DeviceEvent diff_done_;
-  std::array<kernels::cuda::DeviceEvent, 4> loaded_;  // [group of rows] of a layer
+  std::array<kernels::cuda::DeviceEvent, 3> loaded_;  // [group of rows] of a layer
   const DecodeBatch* batch_ = nullptr;                // decoding
   DecodeShape decode_;
   const SequenceSlice* slice_ = nullptr;  // a prompt

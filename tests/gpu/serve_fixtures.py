@@ -371,14 +371,16 @@ class CheckedServer(Server):
         if binary.read_bytes()[:2] == b"#!":  # a bundle's command: its program, without the shell between
             self.env["LD_LIBRARY_PATH"] = f"{binary.parent / 'lib'}:{library_path}:/usr/local/cuda/lib64"
             binary = binary.parent / "lib" / "hotset"
+        self.program = binary
         tool = [sanitizer(), "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9"]
         self.command = [*tool, str(binary), *self.command[1:]]
         super().start()
 
     def stop(self, timeout=40):
+        # The server alone: the tool's own processes, whose arguments hold the server's, wait for its exit status.
         for pid in descendants(self.process.pid):
             with contextlib.suppress(OSError):
-                if b"\0serve\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                if pathlib.Path(f"/proc/{pid}/exe").resolve() == self.program:
                     os.kill(pid, signal.SIGTERM)
         with contextlib.suppress(Exception):
             self.process.wait(timeout)
