@@ -5,11 +5,11 @@
 
 #include "core/check.h"
 #include "kernels/cuda/convert.h"
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/load_keys.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/selection/block_scores.h"
 #include "kernels/cuda/selection/index_scores.h"
-#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/low_rank_scores.h"
 #include "kernels/cuda/selection/top_k.h"
 #include "kernels/cuda/slot_lists.h"

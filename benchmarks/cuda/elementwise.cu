@@ -10,13 +10,13 @@
 
 #include "benchmarks/cuda/graph_time.h"
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/embed.h"
 #include "kernels/cuda/load_keys.h"
 #include "kernels/cuda/new_rows.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sampling.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/slot_lists.h"
 
 namespace hotset::kernels::cuda {

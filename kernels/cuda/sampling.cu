@@ -5,14 +5,14 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/sampling/block_team.cuh"
 #include "kernels/cuda/sampling/cuts.cuh"
 #include "kernels/cuda/sampling/row_keys.cuh"
 #include "kernels/cuda/sampling/weights.cuh"
-#include "kernels/cuda/selection/dependent_launch.cuh"
-#include "kernels/cuda/selection/launch_limits.h"
 
 namespace hotset::kernels::cuda {
 namespace {

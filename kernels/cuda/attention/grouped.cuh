@@ -21,8 +21,8 @@
 #include "kernels/cuda/attention/row_view.cuh"
 #include "kernels/cuda/attention/run_join.cuh"
 #include "kernels/cuda/attention/tensor_core.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 

@@ -3,8 +3,8 @@
 #include "core/check.h"
 #include "kernels/cuda/attention/row_view.cuh"
 #include "kernels/cuda/attention/run_join.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

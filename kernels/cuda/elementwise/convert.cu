@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/convert.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/elementwise/row_groups.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/elementwise/row_groups.cuh"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "core/check.h"
 #include "core/kv_geometry.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/elementwise/rotary_heads.cuh"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/experts/grouped_gemm.h"
 #include "kernels/cuda/experts/hopper.h"
 #include "kernels/cuda/experts/plain_gemm.h"
 #include "kernels/cuda/experts/row_copies.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -12,12 +12,12 @@
 #include <type_traits>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/experts/grouped_gemm.h"
 #include "kernels/cuda/experts/pipeline.cuh"
 #include "kernels/cuda/experts/tensor_map.h"
 #include "kernels/cuda/experts/warpgroup_products.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 

@@ -1,11 +1,11 @@
 // A warp routes a row: lane l holds the experts l, l + 32, ... in registers. Choices compare by order_key(), those that
 // are taken or may not be taken have key 0.
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/experts/exponential.cuh"
+#include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
-#include "kernels/cuda/selection/order_key.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

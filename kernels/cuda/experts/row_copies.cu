@@ -3,9 +3,9 @@
 
 #include "core/check.h"
 #include "core/fp8.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/experts/row_copies.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -16,8 +16,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/experts/pipeline.cuh"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/rows/key_projection.cuh"
 #include "kernels/cuda/rows/row_writer.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 
 namespace hotset::kernels::cuda {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/rows/row_writer.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/metadata_encoding.cuh"
 
 namespace hotset::kernels::cuda {

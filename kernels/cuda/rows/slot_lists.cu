@@ -1,8 +1,8 @@
 // A thread writes four neighbouring entries of a list; blocks behind a list's end leave at once.
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/rows/row_places.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/slot_lists.h"
 
 namespace hotset::kernels::cuda {

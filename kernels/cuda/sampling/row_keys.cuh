@@ -1,11 +1,11 @@
-// The order keys (selection/order_key.cuh) of a row's logits. Each warp has a contiguous range of ids, and the warps of
+// The order keys (kernels/cuda/order_key.cuh) of a row's logits. Each warp has a contiguous range of ids, and the warps of
 // all blocks have them in ascending order; where the keys fit, a block keeps its own in shared memory.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/sampling/block_team.cuh"
-#include "kernels/cuda/selection/order_key.cuh"
 
 namespace hotset::kernels::cuda::sampling {
 

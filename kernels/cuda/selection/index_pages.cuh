@@ -22,11 +22,11 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/bulk_copy.cuh"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/index_scores.h"
-#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/row_units.cuh"
 
 namespace hotset::kernels::cuda::index_pages {

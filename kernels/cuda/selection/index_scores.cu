@@ -5,11 +5,11 @@
 #include "core/check.h"
 #include "core/fp8.h"
 #include "core/half.h"
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/index_scores.h"
 #include "kernels/cuda/selection/index_scores_bf16.h"
 #include "kernels/cuda/selection/index_scores_fp8.h"
-#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/row_batches.h"
 #include "kernels/cuda/selection/row_units.cuh"
 

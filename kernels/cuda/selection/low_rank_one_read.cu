@@ -15,9 +15,9 @@
 // row only after their own part of it, and rows come in the same order everywhere.
 #include <algorithm>
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/bulk_copy.cuh"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/low_rank_codes.cuh"
 #include "kernels/cuda/selection/low_rank_key_stream.cuh"
 #include "kernels/cuda/selection/low_rank_project.cuh"

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
-#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/selection/low_rank_parts.cuh"
 #include "kernels/cuda/selection/low_rank_project.cuh"
 #include "kernels/cuda/selection/low_rank_scores.h"

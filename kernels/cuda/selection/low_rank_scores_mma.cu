@@ -2,9 +2,9 @@
 // of bulk copies. A part that is there is multiplied with each slice of its KV head's query heads in turn.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/bulk_copy.cuh"
-#include "kernels/cuda/selection/dependent_launch.cuh"
 #include "kernels/cuda/selection/low_rank_codes.cuh"
 
 namespace hotset::kernels::cuda {

@@ -17,10 +17,10 @@
 
 #include "core/check.h"
 #include "core/kv_geometry.h"
+#include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/launch_limits.h"
+#include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/dependent_launch.cuh"
-#include "kernels/cuda/selection/launch_limits.h"
-#include "kernels/cuda/selection/order_key.cuh"
 #include "kernels/cuda/selection/top_k.h"
 
 namespace hotset::kernels::cuda {

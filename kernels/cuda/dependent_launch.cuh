@@ -3,8 +3,8 @@
 // global memory that any kernel writes.
 #pragma once
 
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/launch_limits.h"
 #include "kernels/cuda/stream.h"
 
 namespace hotset::kernels::cuda {

@@ -1,5 +1,5 @@
+#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/cuda/selection/launch_limits.h"
 
 namespace hotset::kernels::cuda {
 
