@@ -17,7 +17,7 @@ class DecodeProbe {
     kScored,     // every token
     kSelected,   // top-k
     kReplaced,   // selections, by a model of them
-    kSwapped,    // diff and I/O
+    kSwapped,    // diff and I/O; where rows go in groups: diff, and the wait for I/O
     kListed,     // slots
     kAttended,
     kOutput,   // the projection behind attention

@@ -5,7 +5,6 @@
 
 #include "core/check.h"
 #include "kernels/cuda/convert.h"
-#include "kernels/cuda/launch_limits.h"
 #include "kernels/cuda/load_keys.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/selection/block_scores.h"
@@ -14,7 +13,6 @@
 #include "kernels/cuda/selection/top_k.h"
 #include "kernels/cuda/slot_lists.h"
 #include "kernels/cuda/sparse_attention.h"
-#include "kernels/cuda/swap_in.h"
 
 namespace hotset::model {
 namespace {
@@ -22,8 +20,6 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPieceTokens = 4096;  // of earlier rows brought or expanded at once; whole prefill tiles
-constexpr std::int64_t kLeastGroup = 10;     // rows of a batch that load while others select and attend: measured
-constexpr std::int32_t kLoadBlocks = 16;     // of page I/O beside other work, which leaves it as many multiprocessors
 constexpr std::int64_t kSelectedRows = 256;  // of a prompt that select together
 static_assert(kPieceTokens % (cuda::kPrefillPieceTiles * kPageTokens) == 0);
 
@@ -159,165 +155,6 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
                             stream_.get());
 }
 
-void DeviceAttention::decode(const LayerAttention& layer) {
-  const sparse::DeviceTables& tables = kv_.tables();
-  const cuda::HotRow* const rows = tables.hot_rows_of(layer.layer);
-  const std::int32_t metadata = metadata_layer(layer.layer);
-  using Part = DecodeProbe::Part;
-  tell_probe(Part::kProjected, layer.layer);
-  store(layer, {.rows = {.tables = rows, .positions = batch_->positions(), .pool = kv_.row_pool()},
-                .metadata = {.pool = kv_.metadata_pool(),
-                             .pages = metadata < 0 ? nullptr : tables.metadata_of(0, metadata),
-                             .page_stride = tables.metadata_layers * tables.pages,
-                             .positions = batch_->metadata_positions()},
-                .count = decode_.rows});
-  tell_probe(Part::kStored, layer.layer);
-  if (!layer.shares_selection) selected_layer_ = layer.layer;
-  kv_.share_selection(layer.layer, selected_layer_);
-  const bool selects = !layer.shares_selection && decode_.most_blocks > 0;
-  const std::int64_t groups =
-      !decode_.hot ? 1 : std::clamp<std::int64_t>(decode_.rows / kLeastGroup, 1, std::ssize(loaded_));
-  if (groups > 1) return decode_in_groups(layer, groups, selects);
-  const RowRange all{.count = decode_.rows};
-  if (selects) select(layer, all, 0);
-  if (decode_.hot) {
-    cuda::launch_swap_in({.diff = diff(layer.layer, all),
-                          .host_rows = kv_.host_rows(layer.layer),
-                          .device_rows = kv_.row_pool(),
-                          .row_bytes = kv_.geometry().row_bytes()},
-                         stream_.get());
-    cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
-  }
-  tell_probe(Part::kSwapped, layer.layer);
-  const bool whole = !decode_.hot && decode_.most_blocks == 0 && form_ != cuda::AttentionForm::kLatent;
-  if (!whole) list_slots(layer.layer, all);
-  tell_probe(Part::kListed, layer.layer);
-  attend(layer, all, decode_.longest_list, kv_.row_pool(), 0, whole);
-  tell_probe(Part::kAttended, layer.layer);
-}
-
-// While the bus brings what a group of rows misses, the next ones select, and those before attend. A row's numbers do
-// not depend on its group.
-void DeviceAttention::decode_in_groups(const LayerAttention& layer, std::int64_t groups, bool selects) {
-  const sparse::DeviceTables& tables = kv_.tables();
-  using Part = DecodeProbe::Part;
-  const auto rows_of = [&](std::int64_t group) {
-    const std::int64_t first = decode_.rows * group / groups;
-    return RowRange{.first = first, .count = decode_.rows * (group + 1) / groups - first};
-  };
-  for (std::int64_t group = 0; group < groups; ++group) {
-    const RowRange rows = rows_of(group);
-    // Scores whose blocks wait for one another would else wait until the page I/O leaves its multiprocessors.
-    const std::int32_t blocks = group == 0 ? 0 : cuda::launch_limits().multiprocessors - kLoadBlocks;
-    if (selects) select(layer, rows, blocks);
-    cuda::launch_sparse_diff(diff(layer.layer, rows), stream_.get());
-    diff_done_.record(stream_);
-    diff_done_.make_wait(load_stream_);
-    cuda::launch_load_misses({.rows = tables.hot_rows_of(layer.layer) + rows.first,
-                              .misses = misses_.data() + rows.first * tables.max_selected,
-                              .counts = diff_counts_.data() + rows.first,
-                              .host_rows = kv_.host_rows(layer.layer),
-                              .device_rows = kv_.row_pool(),
-                              .row_bytes = kv_.geometry().row_bytes(),
-                              .batch = static_cast<std::int32_t>(rows.count),
-                              .max_selected = static_cast<std::int32_t>(tables.max_selected),
-                              .blocks = kLoadBlocks},
-                             load_stream_.get());
-    loaded_[static_cast<std::size_t>(group)].record(load_stream_);
-    list_slots(layer.layer, rows);
-    tell_probe(Part::kListed, layer.layer);
-  }
-  cuda::launch_add_swap_counts(diff_counts_.data(), swap_totals_.data(), decode_.rows, stream_.get());
-  for (std::int64_t group = 0; group < groups; ++group) {
-    loaded_[static_cast<std::size_t>(group)].make_wait(stream_);
-    tell_probe(Part::kSwapped, layer.layer);
-    attend(layer, rows_of(group), decode_.longest_list, kv_.row_pool(), rows_of(group).first);
-    tell_probe(Part::kAttended, layer.layer);
-  }
-}
-
-cuda::SparseDiffParams DeviceAttention::diff(LayerId layer, const RowRange& rows) const {
-  const sparse::DeviceTables& tables = kv_.tables();
-  return {.rows = tables.hot_rows_of(layer) + rows.first,
-          .lengths = batch_->lengths() + rows.first,
-          .selected = tables.selection_of(selected_layer_, rows.first),
-          .selected_counts = tables.selection_counts_of(selected_layer_) + rows.first,
-          .slot_of = slot_of_.data() + rows.first * tables.max_selected,
-          .misses = misses_.data() + rows.first * tables.max_selected,
-          .counts = diff_counts_.data() + rows.first,
-          .batch = static_cast<std::int32_t>(rows.count),
-          .max_selected = static_cast<std::int32_t>(tables.max_selected),
-          .max_hot_blocks = kv_.limits().largest_hot.hot_blocks};
-}
-
-// Of what the selections name, or of everything.
-void DeviceAttention::list_slots(LayerId layer, const RowRange& rows) {
-  const sparse::DeviceTables& tables = kv_.tables();
-  auto* const lists = static_cast<std::int32_t*>(lists_.reserve(decode_.rows * decode_.longest_list * 4));
-  cuda::launch_slot_lists(
-      {.rows = tables.hot_rows_of(layer) + rows.first,
-       .lengths = batch_->lengths() + rows.first,
-       .blocks = decode_.most_blocks > 0 ? tables.selection_of(selected_layer_, rows.first) : nullptr,
-       .block_counts = tables.selection_counts_of(selected_layer_) + rows.first,
-       .slot_of = slot_of_.data() + rows.first * tables.max_selected,
-       .slots = lists + rows.first * decode_.longest_list,
-       .counts = list_counts_.data() + rows.first,
-       .slot_stride = decode_.longest_list,
-       .max_count = decode_.longest_list,
-       .max_selected = static_cast<std::int32_t>(tables.max_selected),
-       .row_block_tokens = batch_->block_tokens() + rows.first,
-       .batch = static_cast<std::int32_t>(rows.count)},
-      stream_.get());
-}
-
-void DeviceAttention::select(const LayerAttention& layer, const RowRange& rows, std::int32_t blocks) {
-  const sparse::DeviceTables& tables = kv_.tables();
-  const std::int32_t metadata = metadata_layer(layer.layer);
-  const float* scores = nullptr;
-  if (decode_.longest_scored > 0) {
-    scores = score(layer, {.lengths = batch_->scored_lengths() + rows.first,
-                           .first = batch_->first() + rows.first,
-                           .last = batch_->last() + rows.first,
-                           .pool = kv_.metadata_pool(),
-                           .pages = tables.metadata_of(rows.first, metadata),
-                           .page_stride = tables.metadata_layers * tables.pages,
-                           .first_row = rows.first,
-                           .rows = rows.count,
-                           .max_length = decode_.longest_scored,
-                           .blocks = blocks});
-  }
-  tell_probe(DecodeProbe::Part::kScored, layer.layer);
-  cuda::launch_top_k({.scores = scores,
-                      .stride = decode_.longest_scored,
-                      .lengths = batch_->blocks() + rows.first,
-                      .first = batch_->first() + rows.first,
-                      .last = batch_->last() + rows.first,
-                      .k = batch_->budgets() + rows.first,
-                      .rows = rows.count,
-                      .max_length = decode_.most_blocks,
-                      .out = tables.selection_of(layer.layer, rows.first),
-                      .out_stride = tables.max_selected,
-                      .counts = tables.selection_counts_of(layer.layer) + rows.first},
-                     stream_.get());
-  tell_probe(DecodeProbe::Part::kSelected, layer.layer);
-  if (selection_model_ == nullptr) return;
-  // A sequence's first page on the host stays while it runs.
-  selection_model_->replace({.selections = tables.selection_of(layer.layer, rows.first),
-                             .counts = tables.selection_counts_of(layer.layer) + rows.first,
-                             .stride = tables.max_selected,
-                             .lengths = batch_->lengths() + rows.first,
-                             .blocks = batch_->blocks() + rows.first,
-                             .first = batch_->first() + rows.first,
-                             .last = batch_->last() + rows.first,
-                             .block_tokens = batch_->block_tokens() + rows.first,
-                             .sequences = tables.host_pages + rows.first * tables.pages,
-                             .sequence_stride = tables.pages,
-                             .layer = layer.layer.value(),
-                             .rows = static_cast<std::int32_t>(rows.count)},
-                            stream_.get());
-  tell_probe(DecodeProbe::Part::kReplaced, layer.layer);
-}
-
 // [rows, max_length], by block.
 float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scoring) {
   const MetadataGeometry& geometry = keeper_->metadata();
@@ -342,7 +179,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
                                  .q_stride = std::int64_t{layer.index_heads} * geometry.dim,
                                  .weights = layer.index_weights + scoring.first_row * layer.index_heads,
                                  .heads = layer.index_heads,
-                                 .grid_blocks = scoring.blocks,
+                                 .spared_multiprocessors = scoring.spared,
                                  .plain = exact},
                                 stream_.get());
       break;
@@ -355,7 +192,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
                                     .heads = shape_.heads,
                                     .scale = shape_.scale,
                                     .workspace = score_workspace_.reserve(static_cast<std::int64_t>(bytes)),
-                                    .grid_blocks = scoring.blocks,
+                                    .spared_multiprocessors = scoring.spared,
                                     .plain = exact},
                                    stream_.get());
       break;
@@ -380,9 +217,8 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
   return scores;
 }
 
-// Over the lists in lists_ from `first_list` on, or over everything that the batch's sequences have.
-void DeviceAttention::attend(const LayerAttention& layer, const RowRange& rows, std::int64_t max_count,
-                             const std::byte* pool, std::int64_t first_list, bool whole) {
+void DeviceAttention::attend(const LayerAttention& layer, const Attended& attended) {
+  const auto& [rows, max_count, pool, first_list, whole] = attended;
   const KvGeometry& geometry = kv_.geometry();
   const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
   const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
@@ -601,7 +437,7 @@ void DeviceAttention::prompt_selected(const LayerAttention& layer, std::int64_t 
                              .block_tokens = slice_->selection->block_tokens(),
                              .batch = static_cast<std::int32_t>(rows)},
                             stream_.get());
-    attend(layer, {.first = begin, .count = rows}, most, pool);
+    attend(layer, {.rows = {.first = begin, .count = rows}, .max_count = most, .pool = pool});
   }
 }
 

@@ -89,8 +89,8 @@ class DeviceAttention final : public KvAttention {
   void tell_probe(DecodeProbe::Part part, LayerId layer) {
     if (probe_ != nullptr) probe_->after(part, layer);
   }
-  // `blocks`: of the grid that scores; 0: all.
-  void select(const LayerAttention& layer, const RowRange& rows, std::int32_t blocks);
+  // `spared`: multiprocessors that scores leave to page I/O.
+  void select(const LayerAttention& layer, const RowRange& rows, std::int32_t spared);
   struct Scoring {  // of rows that select
     const std::int64_t* query_rows = nullptr;
     const std::int64_t* lengths = nullptr;  // tokens; 0: not scored
@@ -102,11 +102,17 @@ class DeviceAttention final : public KvAttention {
     std::int64_t first_row = 0;  // its query
     std::int64_t rows = 0;
     std::int64_t max_length = 0;
-    std::int32_t blocks = 0;  // of the grid; 0: all
+    std::int32_t spared = 0;  // multiprocessors
   };
   float* score(const LayerAttention& layer, const Scoring& scoring);
-  void attend(const LayerAttention& layer, const RowRange& rows, std::int64_t max_count, const std::byte* pool,
-              std::int64_t first_list = 0, bool whole = false);
+  struct Attended {
+    RowRange rows;
+    std::int64_t max_count = 0;
+    const std::byte* pool = nullptr;
+    std::int64_t first_list = 0;  // in lists_
+    bool whole = false;           // instead of lists: everything that the batch's sequences have
+  };
+  void attend(const LayerAttention& layer, const Attended& attended);
 
   void prompt(std::uint64_t step, const LayerAttention& layer);
   void prompt_dense(const LayerAttention& layer, std::int64_t rows);

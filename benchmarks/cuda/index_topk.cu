@@ -30,7 +30,7 @@ struct Fp8Bytes {
   }
 };
 
-// The same of bf16 keys, of which no times are published.
+// The same of bf16 keys, of whose scores no times are published.
 constexpr KnownSelection kKnownBf16[] = {
     {32'768, 1, 0, 33, 0, 0},   {32'768, 8, 0, 33, 0, 0},  {32'768, 16, 0, 33, 0, 0},    {32'768, 64, 0, 33, 0, 0},
     {131'072, 1, 0, 82, 40, 0}, {131'072, 8, 0, 82, 0, 0}, {131'072, 16, 0, 83, 130, 0}, {131'072, 64, 0, 97, 0, 0},

@@ -520,8 +520,12 @@ int main(int argc, char** argv) {
     std::puts("no GPU here");
     return 1;
   }
-  hotset::kernels::cuda::Bench bench;
   const char* const what = argc > 1 ? argv[1] : "";
+  if (*what != '\0' && std::strcmp(what, "few") != 0 && std::strcmp(what, "fp8") != 0) {
+    std::fprintf(stderr, "usage: matmul [few | fp8]\n");
+    return 2;
+  }
+  hotset::kernels::cuda::Bench bench;
   if (std::strcmp(what, "fp8") == 0) {
     bench.run_fp8();
   } else {

@@ -278,8 +278,8 @@ void launch_index_pages(const IndexScoresDeviceParams& params, Stream stream) {
            "not the tuned form's shape");
   HS_CHECK(params.q_stride % 4 == 0, "queries are read 16 bytes at a time");
   const std::int64_t pages = params.rows.rows * pages_for_tokens(params.rows.max_length);
-  const std::int64_t chosen =
-      std::clamp<std::int64_t>(ceil_div(pages, Keys::kGroups), 1, launch_limits().multiprocessors);
+  const std::int64_t multiprocessors = launch_limits().multiprocessors - params.spared_multiprocessors;
+  const std::int64_t chosen = std::clamp<std::int64_t>(ceil_div(pages, Keys::kGroups), 1, multiprocessors);
   const auto blocks = static_cast<unsigned>(params.grid_blocks > 0 ? params.grid_blocks : chosen);
   if (params.heads == 32) {
     launch<Keys, 32>(params, blocks, stream);

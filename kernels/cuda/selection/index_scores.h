@@ -28,7 +28,8 @@ struct IndexScoresDeviceParams {
   const float* weights = nullptr;  // [*, heads], every constant factor in them
   std::int32_t heads = 0;
   std::int32_t grid_blocks = 0;  // 0: chosen. Never shows in the scores
-  bool plain = false;            // take the plain form (tests)
+  std::int32_t spared_multiprocessors = 0;  // that the chosen grid leaves to work of other streams
+  bool plain = false;            // take the plain form: float32 throughout
 };
 
 void launch_index_scores(const IndexScoresDeviceParams& params, Stream stream);

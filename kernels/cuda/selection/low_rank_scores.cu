@@ -146,9 +146,10 @@ LowRankWork divide(void* workspace, std::int64_t rows, std::int64_t max_length, 
   return work;
 }
 
-unsigned blocks_for(std::int64_t wanted, std::int32_t rank, std::int32_t forced) {
-  if (forced > 0) return static_cast<unsigned>(forced);
-  const std::int64_t most = std::int64_t{launch_limits().multiprocessors} * low_rank_mma_blocks(rank);
+unsigned blocks_for(std::int64_t wanted, const LowRankScoresDeviceParams& params) {
+  if (params.grid_blocks > 0) return static_cast<unsigned>(params.grid_blocks);
+  const std::int64_t multiprocessors = launch_limits().multiprocessors - params.spared_multiprocessors;
+  const std::int64_t most = multiprocessors * low_rank_mma_blocks(params.rows.geometry.rank);
   return static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, most));
 }
 
@@ -163,7 +164,7 @@ void launch_batch(const LowRankScoresDeviceParams& params, Stream stream) {
   const auto slices = static_cast<unsigned>(HeadSlices(params.heads, kv_heads).count());
   launch_dependent(project_kernel, dim3(static_cast<unsigned>(rows.rows), slices), kProjectThreads, 0, 0, stream,
                    params, work);
-  const auto blocks = [&](std::int64_t wanted) { return blocks_for(wanted, rows.geometry.rank, params.grid_blocks); };
+  const auto blocks = [&](std::int64_t wanted) { return blocks_for(wanted, params); };
   const bool tuned = !params.plain && low_rank_mma_fits(params);
   const std::int64_t chunks = rows.rows * work.chunks;
   if (tuned) {

@@ -33,7 +33,8 @@ struct LowRankScoresDeviceParams {
   float scale = 1.0F;
   void* workspace = nullptr;     // low_rank_workspace_bytes(), 16-byte aligned; needs no initial value
   std::int32_t grid_blocks = 0;  // 0: chosen. Never shows in the scores
-  bool plain = false;            // take the plain form (tests)
+  std::int32_t spared_multiprocessors = 0;  // that the chosen grid leaves to work of other streams
+  bool plain = false;            // take the plain form: float32 throughout
 };
 
 [[nodiscard]] std::size_t low_rank_workspace_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads,
