@@ -1,12 +1,16 @@
 // The GPU as a server's device.
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <variant>
 
+#include "actors/gpu_options.h"
 #include "actors/serving_engine.h"
 #include "core/concat.h"
 #include "core/log.h"
@@ -27,7 +31,9 @@ namespace hotset::actors {
 namespace {
 
 constexpr std::int64_t kPrefillChunk = 4096;
-constexpr std::int64_t kMostContext = std::int64_t{1} << 28;  // positions and lists of slots are 32-bit numbers
+// What sparse/ takes for any size of a selection. Kernels have positions and slots as 32-bit numbers: this leaves room
+// for lengths that are rounded up.
+constexpr std::int64_t kMostContext = std::int64_t{1} << 28;
 
 kernels::ElementType compute_of(const ServerConfig& config) {
   return config.compute_type == ComputeTypeChoice::kF32 ? kernels::ElementType::kF32 : kernels::ElementType::kBF16;
@@ -55,24 +61,19 @@ class CudaEngine final : public ServingEngine {
         engine_(std::move(engine)) {}
 
   Result<ServerConfig> settle(ServerConfig config) const override {
-    if (config.verify_rate > 0)
-      return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
-    if (auto measuring = check_measuring(config); !measuring) return measuring.error();
+    const GpuTakes takes{.compute = weight_format_.compute,
+                         .fp8_weights = weight_format_.fp8,
+                         .fp8_rows = engine_.device.capability_major >= 9,
+                         .batch = kernels::cuda::kMostSwapBatch};
+    if (auto taken = check_gpu_options(config, takes); !taken) return taken.error();
     if (pinnable_bytes_) {
-      log_warn("the limit of locked memory (ulimit -l) is ", gib(*pinnable_bytes_),
-               ", and the GPU's driver holds to it: the host pool stays below");
+      log_warn("the host pool stays below ", gib(*pinnable_bytes_),
+               ": the GPU's driver holds to the limit of locked memory (ulimit -l)");
     }
-    if (config.max_batch > kernels::cuda::kMostSwapBatch) {
-      return invalid_argument(
-          concat("--max-batch ", config.max_batch, ": a GPU step has at most ", kernels::cuda::kMostSwapBatch),
-          "--max-batch");
-    }
-    if (config.kv_dtype == KvDTypeChoice::kFp8 && engine_.device.capability_major < 9)
-      return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
-    if (auto weights = check_weight_type(config); !weights) return weights.error();
     if (config.prefill_chunk == 0) config.prefill_chunk = kPrefillChunk;
     if (config.kv_dtype == KvDTypeChoice::kAuto) config.kv_dtype = KvDTypeChoice::kBF16;
-    config.compute_type = computes_f32() ? ComputeTypeChoice::kF32 : ComputeTypeChoice::kBF16;
+    config.compute_type =
+        weight_format_.compute == kernels::ElementType::kF32 ? ComputeTypeChoice::kF32 : ComputeTypeChoice::kBF16;
     return config;
   }
 
@@ -86,11 +87,7 @@ class CudaEngine final : public ServingEngine {
   Result<PoolSizes> pool_sizes(const ServerConfig& config, const model::Checkpoint& checkpoint,
                                const EngineRequest& request) const override {
     const model::ModelConfig& model = checkpoint.config();
-    if (config.weight_type == WeightTypeChoice::kFp8 && fp8_matrices_of(checkpoint).empty()) {
-      return invalid_argument(
-          "--weight-dtype fp8: the model has no weights in FP8 with scales of 128 x 128, and none are made: use auto",
-          "--weight-dtype");
-    }
+    if (auto fp8 = check_fp8_matrices(config, fp8_matrices_of(checkpoint).size()); !fp8) return fp8.error();
     if (auto fits = model::check_device_model(model); !fits) return fits.error();
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
@@ -175,38 +172,9 @@ class CudaEngine final : public ServingEngine {
   }
 
  private:
-  [[nodiscard]] bool computes_f32() const { return weight_format_.compute == kernels::ElementType::kF32; }
-
   [[nodiscard]] std::set<std::string, std::less<>> fp8_matrices_of(const model::Checkpoint& checkpoint) const {
     return model::fp8_matrices(
         checkpoint, [&](std::int64_t rows, std::int64_t cols) { return engine_.backend->takes_fp8(rows, cols); });
-  }
-
-  [[nodiscard]] Result<void> check_weight_type(const ServerConfig& config) const {
-    const auto refused = [](const char* what) -> Result<void> {
-      return invalid_argument(concat("--weight-dtype ", what), "--weight-dtype");
-    };
-    if (config.weight_type == WeightTypeChoice::kBF16 && computes_f32())
-      return refused("bf16: with --compute-dtype f32 all weights are f32");
-    if (config.weight_type != WeightTypeChoice::kFp8 || weight_format_.fp8) return {};
-    if (computes_f32()) return refused("fp8: with --compute-dtype f32 all weights are f32");
-    return refused("fp8 needs a GPU of compute capability 9.0 (Hopper): use auto");
-  }
-
-  // Options that only make sense where the answers are random anyway.
-  static Result<void> check_measuring(const ServerConfig& config) {
-    const bool dummy = config.load_format == "dummy";
-    if (config.synthetic_prompts && !dummy)
-      return invalid_argument("--fill-kv synthetic makes answers random: use --load-format dummy with it", "--fill-kv");
-    if (config.selection_model.empty()) return {};
-    if (!dummy) {
-      return invalid_argument("--selection-model makes answers random: use --load-format dummy with it",
-                              "--selection-model");
-    }
-    if (config.algorithm == "dense") {
-      return invalid_argument("--selection-model: with --algorithm dense there are no selections", "--selection-model");
-    }
-    return {};
   }
 
   // Null: none.

@@ -65,23 +65,23 @@ const char* size_option_of(const sparse::SelectionAlgorithm& algorithm) {
 Result<void> check_limits(const EngineLimits& limits, const ServerConfig& config, const SequencePolicy& policy) {
   const sparse::SelectionAlgorithm& algorithm = *policy.selection.algorithm;
   if (algorithm.metadata().rank > limits.index_rank) {
-    return invalid_argument(concat("index keys of rank ", algorithm.metadata().rank, ": this device takes at most ",
-                                   limits.index_rank, " (--index-rank)"),
+    return invalid_argument(concat("--index-rank: index keys have rank ", algorithm.metadata().rank,
+                                   ", and this device takes at most ", limits.index_rank),
                             "--index-rank");
   }
   if (config.kv_mode == KvModeChoice::kResident) return {};  // no sequence is ever hot
   const std::int64_t selected = std::max(algorithm.max_blocks(), algorithm.forced_blocks());
   if (selected > limits.selected_blocks) {
     const char* const option = size_option_of(algorithm);
-    return invalid_argument(concat(algorithm.name(), " selects ", selected, " blocks of ", algorithm.block_tokens(),
-                                   " tokens (", option, "), and hot sequences of this device at most ",
-                                   limits.selected_blocks, "; with --kv-mode resident there are none"),
+    return invalid_argument(concat(option, ": ", algorithm.name(), " selects ", selected,
+                                   " blocks, and a hot sequence on this device takes at most ", limits.selected_blocks,
+                                   " (--kv-mode resident has no limit)"),
                             option);
   }
   if (policy.hot_shape.hot_blocks > limits.hot_blocks) {
     return invalid_argument(
-        concat("a hot buffer of ", policy.hot_shape.hot_blocks, " blocks of ", algorithm.block_tokens(),
-               " tokens: this device takes at most ", limits.hot_blocks, " blocks (--hot-buffer)"),
+        concat("--hot-buffer: a hot buffer has ", policy.hot_shape.hot_blocks, " blocks of ", algorithm.block_tokens(),
+               " tokens, and this device takes at most ", limits.hot_blocks),
         "--hot-buffer");
   }
   return {};
@@ -162,12 +162,11 @@ Result<SelectionSetup> set_up_selection(const std::string& algorithm, const Serv
   if (!expected) return expected.error();
   SelectionSetup setup{.policy = std::move(expected).value(), .description = algorithm};
   if (algorithm == "dense") return setup;
+  std::shared_ptr<const sparse::IndexBasis> basis;  // of low-rank keys
   if (algorithm == "lowrank" && config.load_format == "dummy") {
-    const sparse::IndexBasis basis = sparse::random_index_basis(*setup.policy.algorithm->basis(), kDummyBasisSeed);
-    setup.description = concat("lowrank (rank ", basis.rank, ", random)");
-    auto made = make_low_rank_of(config, std::make_shared<const sparse::IndexBasis>(basis));
-    if (!made) return made.error();
-    setup.policy.algorithm = std::move(made).value();
+    basis = std::make_shared<const sparse::IndexBasis>(
+        sparse::random_index_basis(*setup.policy.algorithm->basis(), kDummyBasisSeed));
+    setup.description = concat("lowrank (rank ", basis->rank, ", random)");
   } else if (algorithm == "lowrank") {
     auto found = model::find_or_calibrate(
         checkpoint, calibrate_model,
@@ -184,9 +183,11 @@ Result<SelectionSetup> set_up_selection(const std::string& algorithm, const Serv
       setup.policy.algorithm = nullptr;
       return setup;
     }
-    const model::FoundIndexBasis& basis = *found.value();
-    setup.description = concat("lowrank (rank ", basis.basis->rank, ", ", words_for(basis.origin), ")");
-    auto made = make_low_rank_of(config, basis.basis);
+    basis = found.value()->basis;
+    setup.description = concat("lowrank (rank ", basis->rank, ", ", words_for(found.value()->origin), ")");
+  }
+  if (basis != nullptr) {
+    auto made = make_low_rank_of(config, std::move(basis));
     if (!made) return made.error();
     setup.policy.algorithm = std::move(made).value();
   }

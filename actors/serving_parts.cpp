@@ -77,22 +77,6 @@ Result<std::unique_ptr<model::Checkpoint>> open_model(const ServerConfig& config
   return std::make_unique<model::Checkpoint>(std::move(contents));
 }
 
-Result<std::int64_t> context_of(const ServerConfig& config, const model::ModelConfig& model,
-                                const EngineLimits& limits) {
-  const std::int64_t context = config.max_context == 0 ? model.max_positions : config.max_context;
-  if (config.max_context > model.max_positions) {
-    return invalid_argument(concat("--max-context ", config.max_context, " is more than the model was made for (",
-                                   model.max_positions, ")"),
-                            "--max-context");
-  }
-  if (context > limits.context) {
-    return invalid_argument(
-        concat("a context of ", context, " tokens: this device takes at most ", limits.context, " (--max-context)"),
-        "--max-context");
-  }
-  return context;
-}
-
 std::string mib(std::int64_t bytes) { return concat(bytes >> 20, " MiB"); }
 
 const char* mode_name(KvModeChoice mode) {
@@ -182,6 +166,21 @@ EngineRequest engine_request(const KvLayout& layout, std::int64_t max_context, c
 
 }  // namespace
 
+Result<std::int64_t> context_of(const ServerConfig& config, std::int64_t max_positions, const EngineLimits& limits) {
+  if (config.max_context > max_positions) {
+    return invalid_argument(
+        concat("--max-context ", config.max_context, " is more than the model was made for (", max_positions, ")"),
+        "--max-context");
+  }
+  const std::int64_t context = config.max_context == 0 ? max_positions : config.max_context;
+  if (context > limits.context) {
+    return invalid_argument(
+        concat("--max-context: a context has ", context, " tokens, and this device takes at most ", limits.context),
+        "--max-context");
+  }
+  return context;
+}
+
 Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (const auto checked = check_sizes(given); !checked) return checked.error();
   ServingParts parts;
@@ -194,7 +193,8 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!settled) return settled.error();
   const ServerConfig& config = settled.value();
   const model::ModelConfig& model = checkpoint.value()->config();
-  const auto context = context_of(config, model, engine.value()->limits());
+  const EngineLimits limits = engine.value()->limits();
+  const auto context = context_of(config, model.max_positions, limits);
   if (!context) return context.error();
   const auto algorithm = algorithm_of(config, model, context.value());
   if (!algorithm) return algorithm.error();
@@ -210,7 +210,6 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!tokenizer) return tokenizer.error();
 
   // Before the weights are read, so that an impossible size is refused at once; the sizes hold what they leave.
-  const EngineLimits limits = engine.value()->limits();
   const auto expected = expected_selection(algorithm.value(), config, model);
   if (!expected) return expected.error();
   const auto expected_menu = make_selection_menu(config, expected.value(), limits);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "actors/engine_limits.h"
 #include "actors/gateway_core.h"
 #include "actors/kv_cache_planner.h"
 #include "actors/prompt_encoder.h"
@@ -31,6 +32,10 @@ struct ServingParts {
   SelectionMenu menu;
   std::chrono::milliseconds stall_timeout{120'000};  // work open and no step done for that long: unhealthy
 };
+
+// Tokens of the longest sequence: --max-context, or as many as the model was made for. kInvalidArgument names it where
+// the model or the device does not take as many.
+Result<std::int64_t> context_of(const ServerConfig& config, std::int64_t max_positions, const EngineLimits& limits);
 
 // Opens and loads the checkpoint and decides the sizes. Errors name the option.
 Result<ServingParts> load_serving_parts(const ServerConfig& config);

@@ -64,6 +64,26 @@ TEST(LoadServingParts, RefusesSizesAndModelsThatCannotBe) {
   refused(wrong, "--model", "--load-format dummy takes a folder");
 }
 
+TEST(ContextOf, IsRefusedWhereTheModelOrTheDeviceDoesNotTakeIt) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 28;
+  const EngineLimits limits{.context = kMost};
+  EXPECT_EQ(context_of({}, 4096, limits).value(), 4096);
+  EXPECT_EQ(context_of({.max_context = 4096}, 4096, limits).value(), 4096);
+  EXPECT_EQ(context_of({.max_context = kMost}, 2 * kMost, limits).value(), kMost);
+  EXPECT_EQ(context_of({}, kMost, limits).value(), kMost);
+  EXPECT_EQ(context_of({}, 2 * kMost, {}).value(), 2 * kMost);
+  const auto refused = [](const Result<std::int64_t>& context, const char* words) {
+    ASSERT_FALSE(context.ok());
+    EXPECT_EQ(context.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(context.error().param, "--max-context");
+    EXPECT_TRUE(context.error().message.starts_with("--max-context")) << context.error().message;
+    EXPECT_NE(context.error().message.find(words), std::string::npos) << context.error().message;
+  };
+  refused(context_of({.max_context = 4097}, 4096, limits), "is more than the model was made for (4096)");
+  refused(context_of({.max_context = kMost + 1}, 2 * kMost, limits), "at most 268435456");
+  refused(context_of({}, kMost + 1, limits), "at most 268435456");  // the model's own
+}
+
 TEST(CpuEngine, RefusesDummyWeightsThatMemoryDoesNotHold) {
   model::ModelConfig huge;
   huge.hidden = 65536;

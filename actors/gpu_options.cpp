@@ -1,0 +1,58 @@
+#include "actors/gpu_options.h"
+
+#include "core/concat.h"
+
+namespace hotset::actors {
+namespace {
+
+// Options that only make sense where the answers are random anyway.
+Result<void> check_measuring(const ServerConfig& config) {
+  const bool dummy = config.load_format == "dummy";
+  if (config.synthetic_prompts && !dummy)
+    return invalid_argument("--fill-kv synthetic makes answers random: use --load-format dummy with it", "--fill-kv");
+  if (config.selection_model.empty()) return {};
+  if (!dummy) {
+    return invalid_argument("--selection-model makes answers random: use --load-format dummy with it",
+                            "--selection-model");
+  }
+  if (config.algorithm == "dense") {
+    return invalid_argument("--selection-model: with --algorithm dense there are no selections", "--selection-model");
+  }
+  return {};
+}
+
+Result<void> check_weight_type(const ServerConfig& config, const GpuTakes& takes) {
+  const auto refused = [](const char* what) -> Result<void> {
+    return invalid_argument(concat("--weight-dtype ", what), "--weight-dtype");
+  };
+  const bool f32 = takes.compute == kernels::ElementType::kF32;
+  if (config.weight_type == WeightTypeChoice::kBF16 && f32)
+    return refused("bf16: with --compute-dtype f32 all weights are f32");
+  if (config.weight_type != WeightTypeChoice::kFp8 || takes.fp8_weights) return {};
+  if (f32) return refused("fp8: with --compute-dtype f32 all weights are f32");
+  return refused("fp8 needs a GPU of compute capability 9.0 (Hopper): use auto");
+}
+
+}  // namespace
+
+Result<void> check_gpu_options(const ServerConfig& config, const GpuTakes& takes) {
+  if (config.verify_rate > 0)
+    return invalid_argument("--verify-rate compares on the CPU: use --device cpu with it", "--verify-rate");
+  if (auto measuring = check_measuring(config); !measuring) return measuring.error();
+  if (config.max_batch > takes.batch) {
+    return invalid_argument(concat("--max-batch ", config.max_batch, ": a GPU step has at most ", takes.batch),
+                            "--max-batch");
+  }
+  if (config.kv_dtype == KvDTypeChoice::kFp8 && !takes.fp8_rows)
+    return invalid_argument("--kv-dtype fp8 needs a GPU of compute capability 9.0 (Hopper): use bf16", "--kv-dtype");
+  return check_weight_type(config, takes);
+}
+
+Result<void> check_fp8_matrices(const ServerConfig& config, std::size_t fp8_matrices) {
+  if (config.weight_type != WeightTypeChoice::kFp8 || fp8_matrices > 0) return {};
+  return invalid_argument(
+      "--weight-dtype fp8: the model has no FP8 weights that this GPU multiplies by, and none are made: use auto",
+      "--weight-dtype");
+}
+
+}  // namespace hotset::actors
