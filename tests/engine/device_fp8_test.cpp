@@ -2,8 +2,12 @@
 // and neighbours change no bit with them either.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "core/concat.h"
 #include "kernels/cuda/weight_matrix.h"
@@ -93,7 +97,19 @@ Gap gap_of(const std::vector<float>& a, const std::vector<float>& b) {
   return gap;
 }
 
-DeviceRunners runners(bool fp8) { return {.compute = ElementType::kBF16, .fp8_weights = fp8}; }
+// Between the CPU's log-probabilities and the GPU's, with FP8 weights that are widened to bfloat16 and that stay.
+struct Gaps {
+  Gap widened, fp8;
+};
+Gaps gaps_of(std::vector<float> (*logprobs)(const Fp8Model&, const MakeRunner&), const Fp8Model& model) {
+  const auto runners = [](bool fp8) { return DeviceRunners{.compute = ElementType::kBF16, .fp8_weights = fp8}; };
+  const std::vector<float> cpu = logprobs(model, nullptr);
+  const Gaps gaps{.widened = gap_of(logprobs(model, runners(false)), cpu),
+                  .fp8 = gap_of(logprobs(model, runners(true)), cpu)};
+  std::cout << "mean and largest difference: widened " << gaps.widened.mean << ", " << gaps.widened.most << "; FP8 "
+            << gaps.fp8.mean << ", " << gaps.fp8.most << '\n';
+  return gaps;
+}
 
 // Rounds of FP8: up to 2^-4 of an input, 2^-4 / sqrt(3) on average, in five products of a layer that follow one
 // another; logits are about 1 in size, and log-probabilities differ by sqrt(5 layers) times that at most, on average.
@@ -104,11 +120,7 @@ double quantised_gap(const model::ModelConfig& config) {
 // Products of more than 64 rows quantise their inputs. A near tie of experts that goes the other way counts for more.
 TEST_P(DeviceFp8, PromptLogprobsAsOnTheCpu) {
   const Fp8Model model(GetParam().config);
-  const std::vector<float> cpu = prompt_logprobs(model, nullptr);
-  const Gap widened = gap_of(prompt_logprobs(model, runners(false)), cpu);
-  const Gap fp8 = gap_of(prompt_logprobs(model, runners(true)), cpu);
-  std::cout << "mean and largest difference: widened " << widened.mean << ", " << widened.most << "; FP8 " << fp8.mean
-            << ", " << fp8.most << '\n';
+  const Gap fp8 = gaps_of(prompt_logprobs, model).fp8;
   EXPECT_LT(fp8.mean, quantised_gap(GetParam().config) * (GetParam().config.experts ? 2 : 1));
 }
 
@@ -117,11 +129,7 @@ TEST_P(DeviceFp8, PromptLogprobsAsOnTheCpu) {
 // another one for all of its tokens, which are all the same.
 TEST_P(DeviceFp8, DecodeLogprobsAsOnTheCpu) {
   const Fp8Model model(GetParam().config);
-  const std::vector<float> cpu = decode_logprobs(model, nullptr);
-  const Gap widened = gap_of(decode_logprobs(model, runners(false)), cpu);
-  const Gap fp8 = gap_of(decode_logprobs(model, runners(true)), cpu);
-  std::cout << "mean and largest difference: widened " << widened.mean << ", " << widened.most << "; FP8 " << fp8.mean
-            << ", " << fp8.most << '\n';
+  const auto [widened, fp8] = gaps_of(decode_logprobs, model);
   const double quantised = quantised_gap(GetParam().config);
   if (GetParam().config.experts) {
     EXPECT_LT(fp8.mean, 3 * quantised);
