@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr float kLog2E = 1.44269504088896341F;
-constexpr unsigned kAll = 0xffffffffU;
 
 struct BlockWork {
   float* logits;        // [rows, heads, blocks]
@@ -50,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(const BlockScoresDevic
       const float x = q[std::int64_t{head} * dim + c];
       sum += larger(x * bound_at(bounds, wide, minimum + c), x * bound_at(bounds, wide, minimum + dim + c));
     }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAll, sum, step);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     if (lane == 0) work.logits[(row * params.heads + head) * work.blocks + block] = sum * params.scale;
   }
 }
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) totals_kernel(const BlockScoresDevic
     total = join_sums(total, {tidy_logit(tidy_logit(logits[block]) * kLog2E), 1.0F});
   }
   for (int step = 16; step > 0; step /= 2) {
-    const float2 other = {__shfl_down_sync(kAll, total.x, step), __shfl_down_sync(kAll, total.y, step)};
+    const float2 other = {__shfl_down_sync(kAllLanes, total.x, step), __shfl_down_sync(kAllLanes, total.y, step)};
     total = join_sums(total, other);
   }
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = total;

@@ -33,7 +33,6 @@ namespace hotset::kernels::cuda::index_pages {
 
 constexpr int kDim = 128;
 constexpr int kSteps = kDim / 16;
-constexpr unsigned kAll = 0xffffffffU;
 
 struct QueryPlace {
   int step, pair;
@@ -166,7 +165,7 @@ struct Group {
   __device__ void start_copy(int page, int to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (page % 32 == 0) ids = page + lane < count ? pages[std::int64_t{kGroups} * (page + lane)] : 0;
-    const std::int64_t id = __shfl_sync(kAll, ids, page % 32);
+    const std::int64_t id = __shfl_sync(kAllLanes, ids, page % 32);
     if (lane == 0) {
       start_bulk_copy(shared.ring[index][to], rows.pool + id * Keys::kPageBytes, Keys::kPageBytes,
                       &shared.filled[index][to]);
@@ -224,9 +223,9 @@ struct Group {
         }
       }
       // Lane p = 0 keeps the first token, p = 1 the second.
-      const float other = __shfl_xor_sync(kAll, lane % 2 == 0 ? sums[1] : sums[0], 1);
+      const float other = __shfl_xor_sync(kAllLanes, lane % 2 == 0 ? sums[1] : sums[0], 1);
       float score = (lane % 2 == 0 ? sums[0] : sums[1]) + other;
-      score += __shfl_xor_sync(kAll, score, 2);
+      score += __shfl_xor_sync(kAllLanes, score, 2);
       if (lane % 4 < 2 && left > 0) *score_at = Keys::kScaled ? score * scale : score;
       score_at += kGroups * kPageTokens;
       left -= kGroups * static_cast<int>(kPageTokens);
@@ -278,7 +277,7 @@ void launch_index_pages(const IndexScoresDeviceParams& params, Stream stream) {
            "not the tuned form's shape");
   HS_CHECK(params.q_stride % 4 == 0, "queries are read 16 bytes at a time");
   const std::int64_t pages = params.rows.rows * pages_for_tokens(params.rows.max_length);
-  const std::int64_t multiprocessors = launch_limits().multiprocessors - params.spared_multiprocessors;
+  const std::int64_t multiprocessors = launch_limits().multiprocessors_beside(params.spared_multiprocessors);
   const std::int64_t chosen = std::clamp<std::int64_t>(ceil_div(pages, Keys::kGroups), 1, multiprocessors);
   const auto blocks = static_cast<unsigned>(params.grid_blocks > 0 ? params.grid_blocks : chosen);
   if (params.heads == 32) {

@@ -49,7 +49,7 @@ struct Fp8Keys {
     // As unsigned numbers magnitudes compare like their bits, NaN and infinity the largest.
     std::uint32_t largest = max(max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))),
                                 max(__float_as_uint(fabsf(x.z)), __float_as_uint(fabsf(x.w))));
-    largest = __reduce_max_sync(index_pages::kAll, largest);
+    largest = __reduce_max_sync(kAllLanes, largest);
     const int shift = query_shift(__uint_as_float(largest));
     const float factor = power_of_two(shift);
     words[0][0] = pack_f16(x.x * factor, x.y * factor);

@@ -47,6 +47,8 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 constexpr float kLargestFloat = 3.402823466e+38F;
+// Logits are cut off at +- this, beyond which float32 has no room for differences anyway.
+constexpr float kMostLogit = 0x1p20F;
 // NaN becomes minus infinity, infinity the largest number.
 __device__ __forceinline__ float tidy_logit(float logit) { return fminf(fmaxf(logit, -INFINITY), kLargestFloat); }
 __device__ __forceinline__ float finite_shift(float largest) { return largest == -INFINITY ? 0.0F : largest; }

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kJoinThreads = 128;
 constexpr int kPlainThreads = kChunkTokens;
-constexpr unsigned kAll = 0xffffffffU;
 
 // Block: (row, slice of heads).
 __global__ void __launch_bounds__(kProjectThreads)
@@ -49,7 +48,7 @@ __global__ void __launch_bounds__(kJoinThreads)
 #pragma unroll 8
   for (std::int64_t chunk = lane; chunk < chunks; chunk += 32) total = join_sums(total, partials[chunk]);
   for (int step = 16; step > 0; step /= 2) {
-    const float2 other = {__shfl_down_sync(kAll, total.x, step), __shfl_down_sync(kAll, total.y, step)};
+    const float2 other = {__shfl_down_sync(kAllLanes, total.x, step), __shfl_down_sync(kAllLanes, total.y, step)};
     total = join_sums(total, other);
   }
   if (lane != 0) return;
@@ -79,7 +78,7 @@ __device__ float plain_logit(const LowRankScoresDeviceParams& params, const LowR
 template <bool kLargest>
 __device__ float over_block(float value, float* shared) {
   for (int step = 16; step > 0; step /= 2) {
-    const float other = __shfl_xor_sync(kAll, value, step);
+    const float other = __shfl_xor_sync(kAllLanes, value, step);
     value = kLargest ? fmaxf(value, other) : value + other;
   }
   __syncthreads();  // the call before is done with `shared`
@@ -148,7 +147,7 @@ LowRankWork divide(void* workspace, std::int64_t rows, std::int64_t max_length, 
 
 unsigned blocks_for(std::int64_t wanted, const LowRankScoresDeviceParams& params) {
   if (params.grid_blocks > 0) return static_cast<unsigned>(params.grid_blocks);
-  const std::int64_t multiprocessors = launch_limits().multiprocessors - params.spared_multiprocessors;
+  const std::int64_t multiprocessors = launch_limits().multiprocessors_beside(params.spared_multiprocessors);
   const std::int64_t most = multiprocessors * low_rank_mma_blocks(params.rows.geometry.rank);
   return static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, most));
 }

@@ -86,9 +86,6 @@ struct WarpsShared {
   }
 };
 
-// Larger logits count as this one, beyond which float32 has no room for differences anyway.
-constexpr float kMostLogit = 0x1p20F;
-
 // Adds to the largest product, at least -most and at most `most`, and the sum of 2^(scale * (product - it)) of a lane's
 // tokens so far. An exponential of NaN becomes 0, one of more than `most` 1.
 __device__ __forceinline__ void add_products(float2& sum, const float (&products)[kLaneTokens], float scale,

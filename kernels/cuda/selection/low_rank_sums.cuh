@@ -21,8 +21,6 @@ constexpr int kUnitParts = 8 * kOneReadWarps;  // of a unit at most: pages times
 constexpr int kQuarters = 4;
 constexpr int kMostSpreadUnits = 64;  // of all rows of a launch, where a unit is spread over several blocks
 constexpr float kNothing = 0x1p30F;   // shift of a head that scores nothing
-// Logits are cut off at +- this, where float32 has no room for differences anyway.
-constexpr float kMostLogit = 0x1p20F;
 // Pages whose sum of 2^logit lies between these take no shift: float32 holds it, each term that matters, and 2^18 such
 // sums together.
 constexpr float kLeastSum = 0x1p-60F;

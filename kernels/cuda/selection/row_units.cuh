@@ -9,6 +9,8 @@
 
 namespace hotset::kernels::cuda {
 
+constexpr unsigned kAllLanes = 0xffffffffU;
+
 struct RowUnits {
   std::int64_t begin[kMostLaunchRows + 1];  // units of the rows before
   std::int64_t warp_sums[32];
@@ -36,7 +38,7 @@ __device__ void count_units(RowUnits& units, std::int64_t rows, const UnitsOf& u
     const std::int64_t mine = row < rows ? units_of(row) : 0;
     std::int64_t sum = mine;
     for (int step = 1; step < 32; step *= 2) {
-      const std::int64_t other = __shfl_up_sync(0xffffffffU, sum, step);
+      const std::int64_t other = __shfl_up_sync(kAllLanes, sum, step);
       if (lane >= step) sum += other;
     }
     if (lane == 31) units.warp_sums[warp] = sum;
