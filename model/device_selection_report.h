@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "core/ids.h"
 #include "kernels/cuda/device.h"

@@ -6,6 +6,8 @@
 // may hold what was there before.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/attention/row_view.cuh"
 
 namespace hotset::kernels::cuda {
