@@ -18,11 +18,11 @@
 #include "kernels/cuda/hot_row.h"
 #include "kernels/cuda/mapped_pool.h"
 #include "kernels/cuda/selection/store_metadata.h"
+#include "kernels/tensor.h"
 #include "model/device_engine.h"
 #include "model/device_memory_plan.h"
 #include "model/device_step_runner.h"
 #include "model/dummy_weights.h"
-#include "model/float_conversion.h"
 #include "sparse/device_selection_model.h"
 #include "storage/host_memory.h"
 #include "storage/kv_pools.h"
@@ -57,7 +57,7 @@ class CudaEngine final : public ServingEngine {
  public:
   CudaEngine(const ServerConfig& config, model::DeviceEngine engine)
       : weight_format_{.compute = compute_of(config),
-                       .fp8 = engine.backend->takes_fp8(model::kFp8Block, model::kFp8Block)},
+                       .fp8 = engine.backend->takes_fp8(kernels::kFp8Block, kernels::kFp8Block)},
         engine_(std::move(engine)) {}
 
   Result<ServerConfig> settle(ServerConfig config) const override {

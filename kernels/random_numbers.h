@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/fp8.h"
 #include "core/splitmix.h"
 
 namespace hotset::kernels {
+
+constexpr float kSqrt3 = 1.7320508F;  // uniform numbers between +- it have the standard deviation 1
 
 // Row r, column c of a matrix is number
 //   first + r / group_rows * group_step + r % group_rows * row_step + c * col_step
@@ -27,7 +30,7 @@ struct RandomNumbers {
     return first + row / group_rows * group_step + row % group_rows * row_step + col * col_step;
   }
   // Of every block in FP8: the largest number is the largest code.
-  [[nodiscard]] constexpr float fp8_scale() const { return deviation * 1.7320508F / 448.0F; }
+  [[nodiscard]] constexpr float fp8_scale() const { return deviation * kSqrt3 / kE4m3Max; }
 };
 
 // Number r * cols + c at row r, column c.
@@ -39,11 +42,11 @@ struct RandomNumbers {
 class RandomMaker {
  public:
   explicit RandomMaker(const RandomNumbers& numbers)
-      : state_(splitmix64(numbers.seed)), scale_(numbers.deviation * 1.7320508F * 0x1p-23F) {}
+      : state_(splitmix64(numbers.seed)), scale_(numbers.deviation * kSqrt3 * 0x1p-23F) {}
   // Before it is rounded to bfloat16.
   [[nodiscard]] constexpr float operator()(std::int64_t number) const { return uniform(number) * scale_; }
   // Divided by fp8_scale(), before it is rounded to E4M3.
-  [[nodiscard]] constexpr float fp8(std::int64_t number) const { return uniform(number) * (448.0F * 0x1p-23F); }
+  [[nodiscard]] constexpr float fp8(std::int64_t number) const { return uniform(number) * (kE4m3Max * 0x1p-23F); }
 
  private:
   [[nodiscard]] constexpr float uniform(std::int64_t number) const {

@@ -8,9 +8,11 @@
 namespace hotset::kernels {
 
 // File formats of a weight. Quantised formats are the GGUF ones, blocks along the last (input) dimension, and
-// kFp8Block: E4M3 codes with a scale for each 128 x 128 (DeepSeek's FP8), which only backends that say so take
-// (DenseBackend::takes_fp8()).
+// kFp8Block: E4M3 codes with a scale for each 128 x 128 (the constant kFp8Block, DeepSeek's FP8), which only backends
+// that say so take (DenseBackend::takes_fp8()).
 enum class WeightType { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kFp8Block };
+
+inline constexpr std::int64_t kFp8Block = 128;  // rows, and columns, that share a scale in FP8
 
 struct BlockFormat {
   std::int32_t elements;  // of one block
@@ -39,7 +41,7 @@ struct MatrixView {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::span<const std::byte> data;
-  std::span<const float> scales;  // kFp8Block: [ceil(rows / 128), ceil(cols / 128)]; no code is NaN
+  std::span<const float> scales;  // kFp8Block: [ceil(rows / kFp8Block), ceil(cols / kFp8Block)]; no code is NaN
 };
 
 }  // namespace hotset::kernels

@@ -59,7 +59,7 @@ bool fits(const std::optional<AdjacentPairs>& pairs, std::int64_t rows) {
 bool stays_in_blocks(const AdjacentPairs& pairs) {
   for (std::int64_t head = 0; head < pairs.heads; ++head) {
     const std::int64_t first = head * pairs.head_rows + pairs.first;
-    if (first / kFp8Block != (first + pairs.count - 1) / kFp8Block) return false;
+    if (first / kernels::kFp8Block != (first + pairs.count - 1) / kernels::kFp8Block) return false;
   }
   return true;
 }

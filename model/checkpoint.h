@@ -75,7 +75,7 @@ struct AdjacentPairs {
   std::int64_t count = 0;  // even, >= 2
 };
 
-// The scales of a matrix in FP8, one for each block of 128 x 128 (model/float_conversion.h).
+// The scales of a matrix in FP8, one for each block of 128 x 128 (kernels::kFp8Block).
 struct BlockScales {
   kernels::WeightType type = kernels::WeightType::kF32;  // or F16, BF16
   std::span<const std::byte> data;

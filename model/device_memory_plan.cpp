@@ -13,6 +13,7 @@
 #include "kernels/cuda/sparse_attention.h"
 #include "kernels/cuda/sparse_diff.h"
 #include "kernels/cuda/weight_matrix.h"
+#include "kernels/tensor.h"
 #include "model/decode_batch.h"
 #include "model/weights.h"
 #include "sparse/hot_buffer.h"
@@ -28,7 +29,6 @@ constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kArenaBytes = std::int64_t{96} << 20;  // of pieces for small arrays: what is not handed out
 constexpr std::int64_t kPieceTokens = 4096;                   // of expanded or staged rows
 constexpr std::int64_t kSelectedRows = 256;                   // of a prompt that select together
-constexpr std::int64_t kScaleBlock = 128;                     // inputs that share a scale
 
 struct Sizes {
   const ModelConfig& config;
@@ -101,7 +101,7 @@ std::int64_t product_bytes(const Sizes& sizes) {
   std::int64_t bytes = growing(sizes.rows() * config.heads * config.head_dim * sizes.element);
   if (sizes.fp8) {
     bytes += growing(static_cast<std::int64_t>(
-        cuda::fp8_matmul_workspace_bytes(sizes.rows(), round_up(widest_input(config), kScaleBlock))));
+        cuda::fp8_matmul_workspace_bytes(sizes.rows(), round_up(widest_input(config), kernels::kFp8Block))));
   }
   if (config.experts) {
     const auto of_format = [&](cuda::ExpertFormat format) {

@@ -33,12 +33,13 @@ std::vector<std::byte> fp8_to_float32(std::span<const std::byte> codes, std::int
       values[code] = e4m3_to_f32(static_cast<std::uint8_t>(code));
     return values;
   }();
-  const std::int64_t blocks = (cols + kFp8Block - 1) / kFp8Block;
+  const std::int64_t blocks = (cols + kernels::kFp8Block - 1) / kernels::kFp8Block;
   std::vector<std::byte> out(codes.size() * sizeof(float));
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t col = 0; col < cols; ++col) {
       const auto index = static_cast<std::size_t>(row * cols + col);
-      const float scale = scales[static_cast<std::size_t>(row / kFp8Block * blocks + col / kFp8Block)];
+      const float scale =
+          scales[static_cast<std::size_t>(row / kernels::kFp8Block * blocks + col / kernels::kFp8Block)];
       const float value = kValues[std::to_integer<std::size_t>(codes[index])] * scale;
       std::memcpy(&out[index * sizeof value], &value, sizeof value);
     }

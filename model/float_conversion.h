@@ -14,8 +14,6 @@ namespace hotset::model {
 // nullopt: a block format. `data` may have any alignment.
 [[nodiscard]] std::optional<std::vector<float>> to_float32(kernels::WeightType type, std::span<const std::byte> data);
 
-constexpr std::int64_t kFp8Block = 128;  // rows and columns that share a scale
-
 // [rows, cols] E4M3 codes times the scale of their block of 128 x 128, as bytes of float32. `scales`:
 // [ceil(rows / 128), ceil(cols / 128)]; the last row and column of blocks may be partial. NaN codes stay NaN.
 [[nodiscard]] std::vector<std::byte> fp8_to_float32(std::span<const std::byte> codes, std::int64_t rows,

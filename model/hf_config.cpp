@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/concat.h"
-#include "model/float_conversion.h"
+#include "kernels/tensor.h"
 #include "model/hf_config_latent.h"
 #include "model/json_options.h"
 #include "model/printable.h"
@@ -247,7 +247,7 @@ Result<void> parse_quantization(JsonOptions& config_options, ModelConfig& config
   only("quant_method", "fp8");
   only("fmt", "e4m3");
   only("activation_scheme", "dynamic");
-  if (options.integers("weight_block_size") != std::vector<std::int64_t>(2, kFp8Block)) {
+  if (options.integers("weight_block_size") != std::vector<std::int64_t>(2, kernels::kFp8Block)) {
     options.unsupported("weight_block_size", "other than [128, 128] is not supported");
   }
   for (const auto* key : {"ignored_layers", "modules_to_not_convert"}) static_cast<void>(options.texts(key));

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/concat.h"
-#include "model/float_conversion.h"
+#include "kernels/tensor.h"
 #include "model/hf_config.h"
 #include "model/hf_tokenizer_files.h"
 #include "model/json_options.h"
@@ -159,7 +159,9 @@ Result<void> add_scales(const TensorTable& table, StoredTensor& tensor, std::set
                                    printable(name), " with its scales"));
   }
   const auto& scales = it->second;
-  const auto blocks = [](std::int64_t width) { return width / kFp8Block + (width % kFp8Block != 0 ? 1 : 0); };
+  const auto blocks = [](std::int64_t width) {
+    return width / kernels::kFp8Block + (width % kernels::kFp8Block != 0 ? 1 : 0);
+  };
   const std::vector<std::int64_t> wanted = {blocks(tensor.info.shape[0]), blocks(tensor.info.shape[1])};
   const auto type = weight_type(scales.dtype);
   if (!type || scales.shape != wanted) {

@@ -274,7 +274,7 @@ class CudaBackend final : public DenseBackend {
   template <class Matrix>
   static bool fp8_rows_join(std::span<const Matrix> matrices) {
     return std::ranges::all_of(matrices.first(matrices.size() - 1),
-                               [](const Matrix& matrix) { return matrix.rows % 128 == 0; });
+                               [](const Matrix& matrix) { return matrix.rows % kFp8Block == 0; });
   }
   JoinedMatrices join_fp8(std::span<const MatrixView> matrices) {
     return uploader_.join_fp8(

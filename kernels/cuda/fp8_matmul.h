@@ -11,12 +11,15 @@
 
 #include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/tensor.h"
 
 namespace hotset::kernels::cuda {
 
 // Whether a weight [n, k] can stay FP8: for these products, those of few rows (matmul/few_rows_fp8.h), and as a matrix
 // of experts where both widths are multiples of 128.
-[[nodiscard]] constexpr bool fp8_weight_fits(std::int64_t n, std::int64_t k) { return n % 8 == 0 && k % 128 == 0; }
+[[nodiscard]] constexpr bool fp8_weight_fits(std::int64_t n, std::int64_t k) {
+  return n % 8 == 0 && k % kFp8Block == 0;
+}
 
 // Device pointers, rows on 16 bytes. Strides in elements.
 struct Fp8MatmulParams {

@@ -143,14 +143,14 @@ void WeightUploader::fill_random(const RandomNumbers& numbers, std::int64_t rows
 JoinedMatrices WeightUploader::join_fp8(std::span<const std::int64_t> rows, std::int64_t cols,
                                         const std::function<void(std::size_t index, Fp8Target target)>& fill) {
   const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  const std::int64_t scales = all * cols;  // a multiple of 128
+  const std::int64_t scales = all * cols;  // a multiple of kFp8Block
   const std::shared_ptr<Memory> memory = arena_.allocate(fp8_weight_bytes(all, cols));
   auto* const base = static_cast<std::byte*>(memory->data());
   JoinedMatrices out;
   out.all = std::make_unique<WeightMatrix>(memory, 0, scales, all, cols);
   std::int64_t first = 0;
   for (const std::int64_t of_part : rows) {
-    HS_CHECK(first % 128 == 0, "no scale is that of two matrices");
+    HS_CHECK(first % kFp8Block == 0, "no scale is that of two matrices");
     const std::int64_t own_scales = scales + fp8_scale_count(first, cols) * static_cast<std::int64_t>(sizeof(float));
     fill(out.parts.size(), {base + first * cols, reinterpret_cast<float*>(base + own_scales)});
     out.parts.push_back(std::make_unique<WeightMatrix>(memory, first * cols, own_scales, of_part, cols));

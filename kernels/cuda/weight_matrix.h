@@ -10,9 +10,9 @@
 
 namespace hotset::kernels::cuda {
 
-// Numbers of the scales of an FP8 matrix: [ceil(rows / 128), cols / 128].
+// Numbers of the scales of an FP8 matrix: [ceil(rows / kFp8Block), cols / kFp8Block].
 [[nodiscard]] constexpr std::int64_t fp8_scale_count(std::int64_t rows, std::int64_t cols) {
-  return (rows + 127) / 128 * (cols / 128);
+  return (rows + kFp8Block - 1) / kFp8Block * (cols / kFp8Block);
 }
 // Of codes and scales.
 [[nodiscard]] constexpr std::int64_t fp8_weight_bytes(std::int64_t rows, std::int64_t cols) {
@@ -75,7 +75,7 @@ class WeightUploader {
                                                                        ElementType type);
   void fill_random(const RandomNumbers& numbers, std::int64_t rows, std::int64_t cols, ElementType type, void* target);
 
-  // The same in FP8. All but the last of joined rows are multiples of 128, so that each has scales of its own.
+  // The same in FP8. All but the last of joined rows are multiples of kFp8Block, so that each has scales of its own.
   struct Fp8Target {
     std::byte* codes;
     float* scales;

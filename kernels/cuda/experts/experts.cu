@@ -155,7 +155,7 @@ Workspace divide(void* base, const ExpertWeights& experts, std::int64_t uses) {
   out.gated = take((experts.format == ExpertFormat::kBF16 ? 2 : 4) * rows * experts.intermediate);
   out.codes = take(fp8 ? rows * experts.intermediate : 0);
   const std::int64_t widest = std::max(experts.hidden, experts.intermediate);
-  out.scales = static_cast<float*>(take(fp8 ? 4 * (widest / kScaleBlock) * rows : 0));
+  out.scales = static_cast<float*>(take(fp8 ? 4 * (widest / kFp8Block) * rows : 0));
   return out;
 }
 
@@ -163,7 +163,7 @@ void check(const ExpertsDeviceParams& params) {
   const ExpertWeights& experts = params.experts;
   HS_CHECK(experts.experts >= 1 && experts.experts <= kMostGroups, "so many experts fit");
   HS_CHECK(params.per_token >= 1 && params.per_token <= kMostExpertsOfARow, "so many experts of a row fit");
-  const std::int64_t step = experts.format == ExpertFormat::kFp8Block ? kScaleBlock : 16;
+  const std::int64_t step = experts.format == ExpertFormat::kFp8Block ? kFp8Block : 16;
   HS_CHECK(experts.hidden % step == 0 && experts.intermediate % step == 0, "widths are multiples");
   HS_CHECK(params.rows * params.per_token < std::int64_t{1} << 30, "places fit into 32 bits");
   if (experts.format == ExpertFormat::kFp8Block) require_hopper("FP8 experts");

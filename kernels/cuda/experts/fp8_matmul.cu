@@ -15,7 +15,7 @@ std::int64_t scale_stride_of(std::int64_t m) { return (m + 3) / 4 * 4; }
 }  // namespace
 
 std::size_t fp8_matmul_workspace_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(codes_bytes(m, k) + 4 * (k / kScaleBlock) * scale_stride_of(m));
+  return static_cast<std::size_t>(codes_bytes(m, k) + 4 * (k / kFp8Block) * scale_stride_of(m));
 }
 
 void launch_fp8_matmul(const Fp8MatmulParams& params, Stream stream) {

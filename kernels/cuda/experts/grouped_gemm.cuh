@@ -169,10 +169,10 @@ __device__ void copy_tiles(GroupedShared<Tile>& shared, const GroupedGemm& gemm,
 template <class Tile>
 __device__ __forceinline__ float2 weight_scales(const GroupedGemm& gemm, const TilePlace& place, int warpgroup,
                                                 int step) {
-  const std::int64_t scale_rows = (gemm.n + kScaleBlock - 1) / kScaleBlock;
-  const std::int64_t scale_columns = gemm.k / kScaleBlock;
+  const std::int64_t scale_rows = (gemm.n + kFp8Block - 1) / kFp8Block;
+  const std::int64_t scale_columns = gemm.k / kFp8Block;
   const std::int64_t channel = std::int64_t{place.weight_tile} * Tile::kChannels + warpgroup * (Tile::kGated ? 32 : 64);
-  const std::int64_t row = min(channel / kScaleBlock, scale_rows - 1);  // past the end: of no use
+  const std::int64_t row = min(channel / kFp8Block, scale_rows - 1);  // past the end: of no use
   if constexpr (Tile::kGated) {
     const float* const scales = gemm.weight_scales + (std::int64_t{place.group} * 2 * scale_rows + row) * scale_columns;
     return make_float2(scales[step], scales[scale_rows * scale_columns + step]);
@@ -390,7 +390,7 @@ GroupedMaps make_maps(const GroupedGemm& gemm) {
   if constexpr (Tile::kScaled) {
     const std::array<TensorDimension, 2> scales = {
         {{static_cast<std::uint64_t>(gemm.scale_stride), 0, Tile::kTokens},
-         {k / kScaleBlock, 4 * static_cast<std::uint64_t>(gemm.scale_stride), 1}}};
+         {k / kFp8Block, 4 * static_cast<std::uint64_t>(gemm.scale_stride), 1}}};
     maps.scales = make_tensor_map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, gemm.row_scales, scales, false);
   } else {
     maps.scales = maps.rows;
@@ -422,7 +422,7 @@ void launch_grouped(const GroupedGemm& gemm, Stream stream) {
   if (gemm.row_bound <= 0) return;
   constexpr bool kScaled = std::is_same_v<Element, __nv_fp8_e4m3>;
   HS_CHECK(gemm.groups >= 1 && gemm.groups <= kMostGroups, "so many groups fit");
-  HS_CHECK(gemm.n % 8 == 0 && gemm.k % (kScaled ? kScaleBlock : 8) == 0, "widths fit the tensor copies");
+  HS_CHECK(gemm.n % 8 == 0 && gemm.k % (kScaled ? kFp8Block : 8) == 0, "widths fit the tensor copies");
   constexpr std::int64_t kFewRows = 16;
   if (gemm.expected_rows <= kFewRows) {
     launch_tile<GroupedTile<Element, kGated, 64>>(gemm, stream);

@@ -9,11 +9,11 @@
 
 #include "kernels/cuda/activation_type.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/tensor.h"
 
 namespace hotset::kernels::cuda {
 
 inline constexpr int kMostGroups = 512;
-inline constexpr std::int64_t kScaleBlock = 128;
 inline constexpr int kRowAlignment = 4;
 
 // Pointers are the device's.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "core/check.h"
@@ -5,6 +6,7 @@
 #include "kernels/cuda/experts/tensor_map.h"
 #include "kernels/cuda/matmul/few_rows_fp8.cuh"
 #include "kernels/cuda/matmul/few_rows_fp8.h"
+#include "kernels/tensor.h"
 
 namespace hotset::kernels::cuda {
 namespace {
@@ -97,7 +99,7 @@ void launch_few_rows_fp8(const FewRowsFp8Params& params, Stream stream, int tile
   if (own.y_stride == 0) own.y_stride = own.n;
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   HS_CHECK(own.m <= kMostFewRowsFp8 && own.n >= 1 && own.n < kMost && own.k >= 1 && own.k < kMost, "few rows");
-  HS_CHECK(own.k % 128 == 0 && own.x_stride % 8 == 0, "rows fit the tensor copies");
+  HS_CHECK(own.k % kFp8Block == 0 && own.x_stride % 8 == 0, "rows fit the tensor copies");
   HS_CHECK(own.x_stride >= own.k && own.y_stride >= own.n, "rows do not overlap");
   HS_CHECK(own.bias == nullptr || own.y_type == ActivationType::kF32, "a bias comes with float32");
   HS_CHECK(!own.gated || (own.n % 8 == 0 && own.bias == nullptr && !own.accumulate), "gated products are plain ones");
