@@ -145,7 +145,7 @@ class DeviceAttention final : public KvAttention {
   DecodeProbe* probe_ = nullptr;
   const sparse::DeviceSelectionModel* selection_model_ = nullptr;
   DeviceSelectionReport* report_ = nullptr;
-  kernels::cuda::DeviceStream load_stream_{/*urgent=*/true};
+  kernels::cuda::DeviceStream load_stream_;  // of misses, beside other work
   kernels::cuda::DeviceEvent diff_done_;
   std::array<kernels::cuda::DeviceEvent, 3> loaded_;  // [group of rows] of a layer
   const DecodeBatch* batch_ = nullptr;                // decoding

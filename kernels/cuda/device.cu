@@ -190,11 +190,9 @@ void* PinnedBlock::take_bytes(std::int64_t bytes) {
   return pieces_.back().memory->data();
 }
 
-DeviceStream::DeviceStream(bool urgent) {
+DeviceStream::DeviceStream() {
   cudaStream_t stream = nullptr;
-  int least = 0, greatest = 0;
-  HOTSET_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  HOTSET_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least));
+  HOTSET_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   stream_ = stream;
 }
 DeviceStream::~DeviceStream() { cudaStreamDestroy(stream_); }

@@ -102,8 +102,7 @@ class PinnedBlock {
 
 class DeviceStream {
  public:
-  // `urgent`: where both have blocks to start, those of this stream come first.
-  explicit DeviceStream(bool urgent = false);
+  DeviceStream();
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
   ~DeviceStream();

@@ -64,7 +64,9 @@ std::optional<std::int64_t> pinnable_bytes() {
   const bool ignored = pins();
   setrlimit(RLIMIT_MEMLOCK, &limit);  // within the hard limit: cannot fail
   if (ignored) return std::nullopt;
-  return static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+  const auto all =
+      static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+  return std::max<std::int64_t>(all - kPinnedElsewhere, 0);
 }
 
 PoolMemoryFactory mapped_pool_memory(std::int64_t usable_bytes) {

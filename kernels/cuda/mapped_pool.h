@@ -15,9 +15,12 @@ namespace hotset::kernels::cuda {
 // memory where that is smaller. Throws CudaError without a GPU.
 [[nodiscard]] PoolMemoryFactory mapped_pool_memory(std::int64_t usable_bytes);
 
-// What may be pinned in all under the limit of locked memory (ulimit -l), where the driver holds to it; absent: there
-// is none, or the driver pins whatever it says, as most do. Asked by pinning a little with the process's limit at zero
-// for a moment: at start, while nobody else locks memory.
+// Staging buffers and the numbers of steps, which are pinned too: more than they take.
+inline constexpr std::int64_t kPinnedElsewhere = std::int64_t{256} << 20;
+
+// What pools may pin under the limit of locked memory (ulimit -l) less kPinnedElsewhere, where the driver holds to it;
+// absent: there is none, or the driver pins whatever it says, as most do. Asked by pinning a little with the process's
+// limit at zero for a moment: at start, while nobody else locks memory.
 [[nodiscard]] std::optional<std::int64_t> pinnable_bytes();
 
 // Memory of the current device; the host can't read it: for the device pool. kOverloaded: the device has no such

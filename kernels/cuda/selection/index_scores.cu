@@ -95,7 +95,7 @@ void launch_index_scores(const IndexScoresDeviceParams& params, Stream stream) {
       return;
     }
     const std::int64_t most = ceil_div(rows.rows * pages_for_tokens(rows.max_length), 2);  // two pages feed a block
-    const std::int64_t multiprocessors = limits.multiprocessors - params.spared_multiprocessors;
+    const std::int64_t multiprocessors = limits.multiprocessors_beside(params.spared_multiprocessors);
     const std::int64_t chosen = std::min<std::int64_t>(most, multiprocessors * kBlocksPerMultiprocessor);
     const auto blocks =
         static_cast<unsigned>(params.grid_blocks > 0 ? params.grid_blocks : std::max<std::int64_t>(chosen, 1));

@@ -327,7 +327,7 @@ void launch(const LowRankScoresDeviceParams& params, Stream stream) {
   const OneReadWork work = divide(params);
   const std::int64_t rows = params.rows.rows;
   const std::int64_t wanted = params.grid_blocks > 0 ? params.grid_blocks : rows * work.units * kQuarters;
-  const std::int64_t most = launch_limits().multiprocessors - params.spared_multiprocessors;
+  const std::int64_t most = launch_limits().multiprocessors_beside(params.spared_multiprocessors);
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, most));
   launch_dependent(project_kernel<kRank>,
                    dim3(static_cast<unsigned>(rows), static_cast<unsigned>(params.rows.geometry.kv_heads)),
