@@ -368,31 +368,71 @@ __device__ __forceinline__ void store_own_unit(const FewRowsArgs& args, int unit
   }
 }
 
+// A warp's barriers and first items: weights before the kernels ahead are done, x behind them.
+template <class Copier, std::size_t kSlots>
+__device__ __forceinline__ void start_first_items(Copier& copier, std::uint64_t (&filled)[kSlots], int lane) {
+  if (lane == 0) {
+    for (int slot = 0; slot < static_cast<int>(kSlots); ++slot) init_barrier(&filled[slot], 1);
+    publish_barriers();
+    Copier early = copier;
+    for (int slot = 0; slot < static_cast<int>(kSlots) && !early.done(); ++slot) {
+      early.start(slot);
+      early.advance();
+    }
+  }
+  __syncwarp();
+  wait_for_kernels_before();
+  if (lane == 0) {
+    for (int slot = 0; slot < static_cast<int>(kSlots) && !copier.done(); ++slot) {
+      copier.start_x(slot);
+      copier.advance();
+    }
+  }
+  __syncwarp();
+}
+
+// A lane's sums of the tiles from `first` on, in the memory of its warp.
+template <class Form, class Sums>
+__device__ __forceinline__ void keep_tile_sums(float (&kept)[Form::kMergeTiles][Form::kTokens][Form::kMergeStride],
+                                               const Sums& sums, int first) {
+  const int row = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < Form::kMergeTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < Form::kTokenTiles; ++j) {
+      auto& to = kept[i];
+      const auto& from = sums[first + i][j];
+      to[8 * j + column][row] = from[0];
+      to[8 * j + column + 1][row] = from[1];
+      to[8 * j + column][row + 8] = from[2];
+      to[8 * j + column + 1][row + 8] = from[3];
+    }
+  }
+}
+
+// Of all warps, in their order.
+template <std::size_t kWarps, std::size_t kTiles, std::size_t kTokens, std::size_t kStride>
+__device__ __forceinline__ float sum_of_warps(const float (&kept)[kWarps][kTiles][kTokens][kStride], int tile,
+                                              int token, int channel) {
+  float sum = kept[0][tile][token][channel];
+#pragma unroll
+  for (int w = 1; w < static_cast<int>(kWarps); ++w) sum += kept[w][tile][token][channel];
+  return sum;
+}
+
 // A unit of all warps, by all of them: adds up their sums in their order.
 template <class Form>
 __device__ __forceinline__ void store_unit(FewRowsShared<Form>& shared, const FewRowsArgs& args, int unit,
                                            const TileSums<Form>& sums) {
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
-  const int row = thread % 32 / 4;
-  const int column = thread % 4 * 2;
   const UnitPlace place = place_of<Form>(args, unit);
 #pragma unroll
   for (int first = 0; first < Form::kTiles; first += Form::kMergeTiles) {
     constexpr int kTiles = Form::kMergeTiles;
     __syncthreads();  // what was there has been read
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int j = 0; j < Form::kTokenTiles; ++j) {
-        auto& to = shared.sums[warp][i];
-        const auto& from = sums[first + i][j];
-        to[8 * j + column][row] = from[0];
-        to[8 * j + column + 1][row] = from[1];
-        to[8 * j + column][row + 8] = from[2];
-        to[8 * j + column + 1][row + 8] = from[3];
-      }
-    }
+    keep_tile_sums<Form>(shared.sums[warp], sums, first);
     __syncthreads();
     const int channels = kTiles * place.tile_channels;
     for (int i = thread; i < channels * args.m; i += kFewRowsThreads) {
@@ -400,12 +440,7 @@ __device__ __forceinline__ void store_unit(FewRowsShared<Form>& shared, const Fe
       const int local = i - token * channels;
       const int tile = local / place.tile_channels;
       const int of_tile = local - tile * place.tile_channels;
-      const auto sum_of = [&](int channel) {
-        float sum = shared.sums[0][tile][token][channel];
-#pragma unroll
-        for (int w = 1; w < kFewRowsWarps; ++w) sum += shared.sums[w][tile][token][channel];
-        return sum;
-      };
+      const auto sum_of = [&](int channel) { return sum_of_warps(shared.sums, tile, token, channel); };
       float sum = sum_of(of_tile);
       if (args.gated) sum = gated_product(sum, sum_of(of_tile + 8));
       store_channel(args, place.product, token, place.first_channel + first * place.tile_channels + local, sum);
@@ -427,24 +462,7 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_kernel_start();
   ItemCopier<Form> copier(shared, maps, args, warp);
-  if (lane == 0) {
-    for (int slot = 0; slot < Form::kSlots; ++slot) init_barrier(&shared.filled[warp][slot], 1);
-    publish_barriers();
-    ItemCopier<Form> early = copier;
-    for (int slot = 0; slot < Form::kSlots && !early.done(); ++slot) {
-      early.start(slot);
-      early.advance();
-    }
-  }
-  __syncwarp();
-  wait_for_kernels_before();
-  if (lane == 0) {
-    for (int slot = 0; slot < Form::kSlots && !copier.done(); ++slot) {
-      copier.start_x(slot);
-      copier.advance();
-    }
-  }
-  __syncwarp();
+  start_first_items(copier, shared.filled[warp], lane);
   const WarpWork<Form> work(args, warp);
   int slot = 0;
   std::uint32_t parity = 0;

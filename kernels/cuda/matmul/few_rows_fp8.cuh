@@ -202,25 +202,12 @@ __device__ __forceinline__ void store_fp8_unit(FewRowsFp8Shared<Form>& shared, c
                                                const Fp8Sums<Form>& sums) {
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
-  const int row = thread % 32 / 4;
-  const int column = thread % 4 * 2;
   const int tile_channels = args.gated ? 8 : 16;
   constexpr int kTiles = Form::kMergeTiles;
 #pragma unroll
   for (int first = 0; first < Form::kTiles; first += kTiles) {
     __syncthreads();  // what was there has been read
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int j = 0; j < Form::kTokenTiles; ++j) {
-        auto& to = shared.sums[warp][i];
-        const auto& from = sums[first + i][j];
-        to[8 * j + column][row] = from[0];
-        to[8 * j + column + 1][row] = from[1];
-        to[8 * j + column][row + 8] = from[2];
-        to[8 * j + column + 1][row + 8] = from[3];
-      }
-    }
+    keep_tile_sums<Form>(shared.sums[warp], sums, first);
     __syncthreads();
     const int channels = kTiles * tile_channels;
     const std::int64_t first_channel = (std::int64_t{unit} * Form::kTiles + first) * tile_channels;
@@ -229,12 +216,7 @@ __device__ __forceinline__ void store_fp8_unit(FewRowsFp8Shared<Form>& shared, c
       const int local = i - token * channels;
       const int tile = local / tile_channels;
       const int of_tile = local - tile * tile_channels;
-      const auto sum_of = [&](int channel) {
-        float sum = shared.sums[0][tile][token][channel];
-#pragma unroll
-        for (int w = 1; w < Form::kWarps; ++w) sum += shared.sums[w][tile][token][channel];
-        return sum;
-      };
+      const auto sum_of = [&](int channel) { return sum_of_warps(shared.sums, tile, token, channel); };
       float sum = sum_of(of_tile);
       if (args.gated) sum = gated_product(sum, sum_of(of_tile + 8));
       store_fp8_channel(args, token, first_channel + local, sum);
@@ -256,24 +238,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_kernel_start();
   Fp8ItemCopier<Form> copier(shared, maps, args, warp);
-  if (lane == 0) {
-    for (int slot = 0; slot < Form::kSlots; ++slot) init_barrier(&shared.filled[warp][slot], 1);
-    publish_barriers();
-    Fp8ItemCopier<Form> early = copier;
-    for (int slot = 0; slot < Form::kSlots && !early.done(); ++slot) {
-      early.start(slot);
-      early.advance();
-    }
-  }
-  __syncwarp();
-  wait_for_kernels_before();
-  if (lane == 0) {
-    for (int slot = 0; slot < Form::kSlots && !copier.done(); ++slot) {
-      copier.start_x(slot);
-      copier.advance();
-    }
-  }
-  __syncwarp();
+  start_first_items(copier, shared.filled[warp], lane);
   int slot = 0;
   std::uint32_t parity = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < args.units; unit += static_cast<int>(gridDim.x)) {
