@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import time
 
@@ -33,12 +32,6 @@ def clean_environment(**extra):
     of its own: nothing is kept in the user's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOTSET_")}
     return {**kept, "XDG_CACHE_HOME": str(CACHE), **extra}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def sse_events(lines):
@@ -69,11 +62,12 @@ class Response:
 
 
 class Server:
-    """One server process. Use it in a `with` block; leaving it stops the server and checks that it ended well."""
+    """One server process. Use it in a `with` block; leaving it stops the server and checks that it ended well. With port 0
+    the system chooses one, which `port` is once the server is healthy."""
 
-    def __init__(self, log_path, *options, model=None, env=None, port=None, api_key=None):
+    def __init__(self, log_path, *options, model=None, env=None, port=0, api_key=None):
         self.api_key = api_key
-        self.port = free_port() if port is None else port
+        self.port = port
         self.log_path = pathlib.Path(log_path)
         command = [str(BINARY), "serve", "--port", str(self.port)]
         if model is not None:
@@ -106,9 +100,13 @@ class Server:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log()[-4000:]}")
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                if self.get("/health", timeout=2).status == 200:
-                    return
+            if self.port == 0:
+                listens = re.search(r" listens on http://127\.0\.0\.1:(\d+) ", self.log())
+                self.port = int(listens.group(1)) if listens else 0
+            if self.port != 0:
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    if self.get("/health", timeout=2).status == 200:
+                        return
             time.sleep(0.02)
         raise AssertionError(f"not healthy after {timeout} s:\n{self.log()[-4000:]}")
 

@@ -16,7 +16,7 @@ MODELS = ["tiny-llama", "tiny-qwen3"]
 STREAMING = ["--algorithm", "streaming", "--sparse-block", 16, "--sparse-window", 112, "--sparse-threshold", 0]
 RING_AND_SLACK_AND_BLOCK = 128 + 64 + 16
 # Prompt and output lengths: together they cross 63/64/65, 511/512/513 and 1,000.
-LENGTHS = [(1, 70), (62, 8), (63, 8), (64, 8), (65, 8), (200, 24), (500, 24), (511, 8), (512, 8), (513, 8), (996, 16), (1300, 24)]
+LENGTHS = [(1, 70), (62, 8), (63, 8), (64, 8), (65, 8), (200, 24), (500, 24), (700, 24), (511, 8), (512, 8), (513, 8), (996, 16), (1300, 24)]
 
 MISSES = "hotset_hot_blocks_total{found=\"miss\"}"
 SHARED_STEPS = "hotset_steps_with_two_hot_total"
@@ -26,12 +26,21 @@ def prompt_of(length):
     return [random.Random(length).randrange(2, 512) for _ in range(length)]
 
 
+def ask_together(server, prompt_lengths, output):
+    """One request, so that all are there when the first is admitted."""
+    prompts = [prompt_of(length) for length in prompt_lengths]
+    choices = server.completion(
+        prompt=prompts, max_tokens=output, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True
+    )["choices"]
+    choices.sort(key=lambda choice: choice["index"])
+    assert [len(choice["token_ids"]) for choice in choices] == [output] * len(prompts)
+    return [
+        (choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]) for choice in choices
+    ]
+
+
 def ask(server, prompt_length, output):
-    choice = server.completion(
-        prompt=prompt_of(prompt_length), max_tokens=output, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True
-    )["choices"][0]
-    assert len(choice["token_ids"]) == output
-    return choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
+    return ask_together(server, [prompt_length], output)[0]
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -62,12 +71,12 @@ def test_hot_equals_resident(hot_server, resident_answers, lengths):
 
 
 def test_four_at_once_two_run_two_wait(model, logs, resident_answers):
-    four = [(500, 24), (513, 8), (996, 16), (1300, 24)]
+    four = [lengths for lengths in LENGTHS if lengths[1] == 24]
+    assert len(four) == 4
     options = [*STREAMING, "--kv-mode", "hot", "--device-kv-tokens", 1024]
     with Server(logs / f"{model}-four.log", *options, model=FIXTURES / model) as server:
         before = server.metric(SHARED_STEPS)
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda lengths: ask(server, *lengths), four))
+        answers = ask_together(server, [length for length, _ in four], 24)
         assert answers == [resident_answers[lengths] for lengths in four]
         assert server.metric(MISSES) > 0
         assert server.metric(SHARED_STEPS) > before
@@ -130,7 +139,5 @@ def test_dense_request_that_never_fits_is_refused_by_name(dense_server):
 
 
 def test_dense_request_that_fits_later_waits(dense_server):
-    alone = [ask(dense_server, length, 60) for length in (300, 310, 320)]
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        together = list(pool.map(lambda length: ask(dense_server, length, 60), (300, 310, 320)))
-    assert together == alone
+    lengths = (300, 310, 320)
+    assert ask_together(dense_server, lengths, 60) == [ask(dense_server, length, 60) for length in lengths]

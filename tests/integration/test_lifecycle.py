@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from hotset_server import BINARY, DEFAULT_MODEL, FIXTURES, Server, clean_environment, free_port, refused_at_start, sse_events
+from hotset_server import BINARY, DEFAULT_MODEL, FIXTURES, Server, clean_environment, refused_at_start, sse_events
 
 TINY = FIXTURES / "tiny-llama"
 
@@ -162,15 +162,17 @@ def test_chat_with_piped_input(tmp_path):
 
 
 def test_chat_without_a_server_says_so():
-    chat = subprocess.run(
-        [BINARY, "chat", "--url", f"http://127.0.0.1:{free_port()}"],
-        input="hi\n",
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env=clean_environment(),
-        check=False,
-    )
+    with socket.socket() as deaf:  # bound, so that nobody else listens there
+        deaf.bind(("127.0.0.1", 0))
+        chat = subprocess.run(
+            [BINARY, "chat", "--url", f"http://127.0.0.1:{deaf.getsockname()[1]}"],
+            input="hi\n",
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=clean_environment(),
+            check=False,
+        )
     assert chat.returncode == 1 and chat.stderr.strip()
 
 

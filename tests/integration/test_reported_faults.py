@@ -20,12 +20,18 @@ def prompt_of(length, seed=0):
     return [random.Random(1000 * seed + length).randrange(2, 512) for _ in range(length)]
 
 
+def ask_together(server, prompts, tokens, **fields):
+    """One request, so that all are there when the first is admitted: which of them share steps is not the clients' luck."""
+    choices = server.completion(
+        prompt=prompts, max_tokens=tokens, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True, **fields
+    )["choices"]
+    choices.sort(key=lambda choice: choice["index"])
+    assert [len(choice["token_ids"]) for choice in choices] == [tokens] * len(prompts)
+    return [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in choices]
+
+
 def ask(server, prompt, tokens, **fields):
-    choice = server.completion(
-        prompt=prompt, max_tokens=tokens, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True, **fields
-    )["choices"][0]
-    assert len(choice["token_ids"]) == tokens
-    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    return ask_together(server, [prompt], tokens, **fields)[0]
 
 
 def test_no_cliff_behind_the_budget(tmp_path):
@@ -76,11 +82,7 @@ def test_short_and_long_rows_in_one_batch(options, tmp_path):
     prompts = [prompt_of(length) for length in lengths]
     with Server(tmp_path / "log", *options, model=DSA_MODEL) as server:
         alone = [ask(server, prompt, 12) for prompt in prompts]
-        together = server.completion(
-            prompt=prompts, max_tokens=12, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True
-        )["choices"]
-        together.sort(key=lambda choice: choice["index"])
-        assert [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in together] == alone
+        assert ask_together(server, prompts, 12) == alone
 
 
 @pytest.mark.parametrize("algorithm", ["lowrank", "quest"])
@@ -160,18 +162,17 @@ def test_admission_when_the_pools_hold_three(algorithm, tmp_path):
     idle server, and some were set aside meanwhile."""
     prompt_tokens, tokens = 150, 200
     pages = -(-(prompt_tokens + tokens + 1) // 64)
-    requests = [(prompt_of(prompt_tokens, seed), tokens) for seed in range(8)]
+    prompts = [prompt_of(prompt_tokens, seed) for seed in range(8)]
     options = ["--algorithm", algorithm, "--sparse-threshold", 200, "--sparse-window", 16, "--sparse-budget", 48]
     options += ["--hot-ring", 16, "--hot-buffer", 64]
     with Server(tmp_path / "idle.log", *options, model=FIXTURES / "tiny-llama") as server:
-        wanted = [ask(server, *request) for request in requests]
+        wanted = [ask(server, prompt, tokens) for prompt in prompts]
         geometry = load_json(FIXTURES / "tiny-llama" / "config.json")
     row_bytes = 2 * 4 * geometry["num_key_value_heads"] * geometry["head_dim"] * geometry["num_hidden_layers"]
     host_bytes = 3 * pages * 64 * row_bytes
     small = [*options, "--host-kv", int(host_bytes * 1.15), "--device-kv-tokens", 64 * (pages + 2)]
     with Server(tmp_path / "small.log", *small, model=FIXTURES / "tiny-llama") as server:
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(lambda request: ask(server, *request), requests)) == wanted
+        assert ask_together(server, prompts, tokens) == wanted
         if algorithm == "dense":
             assert server.metric("hotset_mode_transitions_total{to=\"parked\"}") > 0
             assert server.metric("hotset_resumes_total") > 0
@@ -183,26 +184,23 @@ def test_admission_when_the_pools_hold_three(algorithm, tmp_path):
             assert free == server.metric(f"hotset_pool_pages{{tier=\"{tier}\"}}")
 
 
-def dialogue(server, seed, turns=3):
-    """Token ids of a conversation: every turn adds a question to all that was said."""
-    said, answers = prompt_of(60, seed), []
-    for turn in range(turns):
-        tokens, logprobs = ask(server, said, 20)
-        answers.append((tokens, logprobs))
-        said = said + tokens + prompt_of(25, 100 * seed + turn)
-    return answers
-
-
 def test_fp8_dialogues_before_and_after_parking(tmp_path):
-    """Twenty multi-turn dialogues with FP8 rows: the same alone as with parking and reloading, which moves scales too."""
+    """Twenty multi-turn dialogues with FP8 rows: the same alone as with parking and reloading, which moves scales too. The
+    small pool holds five pages: the first turn's sequences enter with one and end with two: one has to be parked."""
     options = ["--kv-dtype", "fp8", "--algorithm", "lowrank", "--sparse-threshold", 128, "--sparse-window", 16]
     options += ["--sparse-budget", 48, "--hot-ring", 16, "--hot-buffer", 64]
+    said = [prompt_of(40, seed) for seed in range(20)]
+    turns = []  # [turn] (prompts, answers)
     with Server(tmp_path / "roomy.log", *options, model=FIXTURES / "tiny-llama") as server:
-        wanted = [dialogue(server, seed) for seed in range(20)]
+        for turn in range(3):
+            answers = [ask(server, prompt, 50) for prompt in said]
+            turns.append((said, answers))
+            questions = [prompt_of(25, 100 * seed + turn) for seed in range(len(said))]
+            said = [prompt + tokens + question for prompt, (tokens, _), question in zip(said, answers, questions)]
     small = [*options, "--device-kv-tokens", 320, "--max-batch", 6]
     with Server(tmp_path / "small.log", *small, model=FIXTURES / "tiny-llama") as server:
-        with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            assert list(pool.map(lambda seed: dialogue(server, seed), range(20))) == wanted
+        for prompts, answers in turns:
+            assert ask_together(server, prompts, 50) == answers
         assert server.metric("hotset_mode_transitions_total{to=\"parked\"}") > 0
         assert server.metric("hotset_resumes_total") > 0
 
