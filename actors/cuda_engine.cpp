@@ -39,8 +39,6 @@ kernels::ElementType compute_of(const ServerConfig& config) {
   return config.compute_type == ComputeTypeChoice::kF32 ? kernels::ElementType::kF32 : kernels::ElementType::kBF16;
 }
 
-std::string gib(std::int64_t bytes) { return concat(bytes >> 30, ".", (bytes >> 20) % 1024 * 10 / 1024, " GiB"); }
-
 // `body()`, with what a broken or full GPU throws as an Error.
 template <class Body>
 auto guarded(const char* what, const Body& body) -> decltype(body()) {
@@ -92,22 +90,15 @@ class CudaEngine final : public ServingEngine {
     const auto memory = storage::usable_memory();
     if (!memory) return memory.error();
     return guarded("when its memory was asked for", [&]() -> Result<PoolSizes> {
-      const std::int64_t weights = weights_ == nullptr ? model::device_weight_bytes(checkpoint, weight_format_) : 0;
-      const std::int64_t workspace =
-          model::device_workspace_bytes(model, request.layout, weight_format_, limits_of(config, request));
-      const std::int64_t usable = usable_bytes(config);
-      const std::int64_t pools = usable - weights - workspace;
-      if (pools <= 0) {
-        return Error{
-            ErrorCode::kOverloaded,
-            concat("the model does not fit the GPU: ", gib(usable), " may be used, the weights take ", gib(weights),
-                   ", the workspace ", gib(workspace),
-                   "; a smaller --max-batch, --prefill-chunk or --max-context takes less workspace, and --device cpu "
-                   "runs it on the processor"),
-            "--gpu-memory"};
-      }
+      const auto pools = gpu_pool_bytes(
+          config, {.free = kernels::cuda::free_device_bytes(),
+                   .loaded = weight_bytes_,
+                   .weights = weights_ == nullptr ? model::device_weight_bytes(checkpoint, weight_format_) : 0,
+                   .workspace = model::device_workspace_bytes(model, request.layout, weight_format_,
+                                                              limits_of(config, request))});
+      if (!pools) return pools.error();
       const std::int64_t host = std::min(memory.value().bytes, pinnable_bytes_.value_or(memory.value().bytes));
-      return choose_split_pool_sizes(config, request.layout, request.max_context, pools, host);
+      return choose_split_pool_sizes(config, request.layout, request.max_context, pools.value(), host);
     });
   }
 
@@ -204,13 +195,6 @@ class CudaEngine final : public ServingEngine {
             .largest_hot = request.largest_hot,
             .max_selected = request.max_selected,
             .capability_major = engine_.device.capability_major};
-  }
-
-  // What the option leaves of the memory, or nine tenths of what is free; loaded weights are taken from it already.
-  [[nodiscard]] std::int64_t usable_bytes(const ServerConfig& config) const {
-    const std::int64_t free = kernels::cuda::free_device_bytes();
-    if (config.gpu_memory_bytes == 0) return free / 10 * 9;
-    return std::min(free, config.gpu_memory_bytes - weight_bytes_);
   }
 
   model::DeviceWeightFormat weight_format_;

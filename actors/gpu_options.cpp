@@ -55,4 +55,28 @@ Result<void> check_fp8_matrices(const ServerConfig& config, std::size_t fp8_matr
       "--weight-dtype");
 }
 
+Result<std::int64_t> gpu_pool_bytes(const ServerConfig& config, const GpuMemory& memory) {
+  std::int64_t usable = memory.free / 10 * 9;
+  if (config.gpu_memory_bytes > 0) {
+    usable = config.gpu_memory_bytes - memory.loaded;
+    if (usable > memory.free) {
+      return Error{ErrorCode::kOverloaded,
+                   concat("--gpu-memory ", gib(config.gpu_memory_bytes), ": the GPU has ",
+                          gib(memory.free + memory.loaded), " free"),
+                   "--gpu-memory"};
+    }
+  }
+  const std::int64_t pools = usable - memory.weights - memory.workspace;
+  if (pools > 0) return pools;
+  return Error{
+      ErrorCode::kOverloaded,
+      concat("the model does not fit the GPU: ", gib(usable + memory.loaded), " may be used, the weights take ",
+             gib(memory.loaded + memory.weights), ", the workspace ", gib(memory.workspace),
+             "; a smaller --max-batch, --prefill-chunk or --max-context takes less workspace, and --device "
+             "cpu runs it on the processor"),
+      "--gpu-memory"};
+}
+
+std::string gib(std::int64_t bytes) { return concat(bytes >> 30, ".", (bytes >> 20) % 1024 * 10 / 1024, " GiB"); }
+
 }  // namespace hotset::actors

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "core/config.h"
 #include "core/result.h"
@@ -21,5 +22,19 @@ struct GpuTakes {
 
 // `fp8_matrices`: of the model, those that the GPU multiplies by as they are.
 [[nodiscard]] Result<void> check_fp8_matrices(const ServerConfig& config, std::size_t fp8_matrices);
+
+// Bytes of the GPU's memory.
+struct GpuMemory {
+  std::int64_t free = 0;       // now
+  std::int64_t loaded = 0;     // weights that are there, so no longer in `free`
+  std::int64_t weights = 0;    // weights to come
+  std::int64_t workspace = 0;  // to come
+};
+
+// What --gpu-memory (without it: nine tenths of what is free) leaves for the pools: more than nothing.
+[[nodiscard]] Result<std::int64_t> gpu_pool_bytes(const ServerConfig& config, const GpuMemory& memory);
+
+// "12.3 GiB".
+[[nodiscard]] std::string gib(std::int64_t bytes);
 
 }  // namespace hotset::actors

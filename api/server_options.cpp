@@ -151,7 +151,7 @@ std::vector<ServerOption> engine_and_cache_options() {
        "else that of --compute-dtype (default: auto)",
        choice(&C::weight_type,
               {{"auto", WeightTypeChoice::kAuto}, {"bf16", WeightTypeChoice::kBF16}, {"fp8", WeightTypeChoice::kFp8}})},
-      {"gpu-memory", kEngine, "SIZE", "GPU memory to use, for example 40GiB; 0: what is free there (default: 0)",
+      {"gpu-memory", kEngine, "SIZE", "GPU memory to use, for example 40GiB; 0: nine tenths of what is free (default: 0)",
        size(&C::gpu_memory_bytes, 0)},
 
       {"kv-mode", kCache, "auto|resident|hot",

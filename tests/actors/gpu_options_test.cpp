@@ -75,5 +75,31 @@ TEST(GpuOptions, Fp8WeightsAreNotMade) {
   EXPECT_TRUE(check_fp8_matrices({}, 0).ok());
 }
 
+TEST(GpuOptions, MemoryForThePools) {
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  const auto pools = [](std::int64_t option, const GpuMemory& memory) {
+    return gpu_pool_bytes({.gpu_memory_bytes = option * kGiB}, memory);
+  };
+  const GpuMemory before{.free = 100 * kGiB, .weights = 15 * kGiB, .workspace = 5 * kGiB};
+  EXPECT_EQ(pools(0, before).value(), 70 * kGiB);
+  EXPECT_EQ(pools(60, before).value(), 40 * kGiB);
+  EXPECT_EQ(pools(100, before).value(), 80 * kGiB);
+  // The option counts weights that are loaded, what is free doesn't.
+  const GpuMemory after{.free = 85 * kGiB, .loaded = 15 * kGiB, .workspace = 5 * kGiB};
+  EXPECT_EQ(pools(60, after).value(), 40 * kGiB);
+  EXPECT_EQ(pools(100, after).value(), 80 * kGiB);
+
+  const auto expect_named = [](const Result<std::int64_t>& refused, const char* words) {
+    ASSERT_FALSE(refused.ok()) << words;
+    EXPECT_EQ(refused.error().param, "--gpu-memory");
+    EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
+  };
+  for (const GpuMemory& memory : {before, after})
+    expect_named(pools(101, memory), "--gpu-memory 101.0 GiB: the GPU has 100.0 GiB free");
+  for (const GpuMemory& memory : {before, after})
+    expect_named(pools(20, memory), "20.0 GiB may be used, the weights take 15.0 GiB, the workspace 5.0 GiB");
+  expect_named(pools(0, {.free = 20 * kGiB, .weights = 18 * kGiB}), "18.0 GiB may be used");
+}
+
 }  // namespace
 }  // namespace hotset::actors
