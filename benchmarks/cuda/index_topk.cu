@@ -75,7 +75,7 @@ bool run(KvDType dtype, std::span<const KnownSelection> all, Fix fix, double ban
 bool run_all() {
   const OwnedStream stream;
   const double bandwidth = read_bandwidth(stream.get());
-  print_header(bandwidth);
+  print_header(bandwidth, "DeepGEMM's scores, FlashInfer's top-k");
   std::printf("FP8 keys\n");
   const bool fp8 = run(KvDType::kFp8, kKnown, Fp8Bytes{}, bandwidth, stream.get());
   std::printf("bf16 keys\n");

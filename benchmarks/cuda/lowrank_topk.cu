@@ -91,7 +91,7 @@ bool run() {
   bool agree = true;
   const OwnedStream stream;
   const double bandwidth = read_bandwidth(stream.get());
-  print_header(bandwidth);
+  print_header(bandwidth, "FlashInfer's top-k (nobody else has such scores)");
   for (const Rows& rows : kRows) {
     std::printf("%d query heads, %d KV heads%s\n", rows.heads, rows.kv_heads, rows.plain ? ", the plain form" : "");
     agree = run(rows, stream.get(), bandwidth) && agree;

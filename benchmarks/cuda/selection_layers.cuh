@@ -225,28 +225,36 @@ inline void print_number(double value, int width, char mark) {
   }
 }
 
-inline void print_header(double bandwidth) {
+// `peers`: whose times the table can hold.
+inline void print_header(double bandwidth, const char* peers) {
   std::printf("floor: bytes of the metadata at %.0f GB/s (reads in this run); times in microseconds, top-k %d\n",
               bandwidth, kSelected);
-  std::printf("peers: DeepGEMM's scores, FlashInfer's top-k%s; *: published, not of this run\n\n",
+  std::printf("peers: %s%s; *: published, not of this run\n\n", peers,
               peers::kBuilt ? " on the same scores, which must select the same" : "");
-  std::printf("%8s%7s%9s%8s%9s%8s%9s%8s%8s%12s%12s%11s%9s%6s\n", "tokens", "batch", "scores", "GB/s", "floor", "top-k",
-              "together", "must ", "aim ", "peer scores", "peer top-k", "peer both", "speedup", "same");
+  std::printf("%8s%7s%9s%8s%8s%9s%9s%8s%8s%8s | %8s%8s%8s | %8s%8s%6s\n", "", "", "", "", "", "", "", "", "", "",
+              "peer", "peer", "peer", "top-k:", "both:", "");
+  std::printf("%8s%7s%9s%8s%8s%9s%9s%8s%8s%8s | %8s%8s%8s | %8s%8s%6s\n", "tokens", "batch", "scores", "GB/s", "top-k",
+              "together", "floor", "x floor", "must ", "aim ", "scores ", "top-k ", "both ", "speedup", "speedup",
+              "same");
 }
 
 // `bytes`: of the metadata, as often as it is read.
 inline void print_row(const KnownSelection& known, const SelectionTimes& times, double bytes, double bandwidth) {
-  std::printf("%8lld%7lld%9.1f%8.0f%9.1f%8.1f%9.1f", static_cast<long long>(known.length),
-              static_cast<long long>(known.batch), times.scores, 1e-3 * bytes / times.scores, 1e-3 * bytes / bandwidth,
-              times.top_k, times.both);
+  const double floor = 1e-3 * bytes / bandwidth;
+  std::printf("%8lld%7lld%9.1f%8.0f%8.1f%9.1f%9.1f%8.2f", static_cast<long long>(known.length),
+              static_cast<long long>(known.batch), times.scores, 1e-3 * bytes / times.scores, times.top_k, times.both,
+              floor, times.both / floor);
   const double peer_top_k = peers::kBuilt ? times.peer_top_k : known.peer_top_k;
   const double peer = known.peer_scores > 0 ? known.peer_scores + peer_top_k : 0;
   print_number(known.must, 8, ' ');
   print_number(known.aim, 8, ' ');
-  print_number(known.peer_scores, 12, '*');
-  print_number(peer_top_k, 12, peers::kBuilt ? ' ' : '*');
-  print_number(peer, 11, '*');
-  print_number(peer / times.both, 9, ' ');
+  std::printf(" | ");
+  print_number(known.peer_scores, 8, '*');
+  print_number(peer_top_k, 8, peers::kBuilt ? ' ' : '*');
+  print_number(peer, 8, '*');
+  std::printf(" | ");
+  print_number(peer_top_k / times.top_k, 8, ' ');
+  print_number(peer / times.both, 8, ' ');
   std::printf("%6s\n", !peers::kBuilt ? "-" : times.agree ? "yes" : "NO");
   std::fflush(stdout);
 }
