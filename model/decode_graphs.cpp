@@ -7,8 +7,8 @@ namespace hotset::model {
 
 namespace cuda = kernels::cuda;
 
-void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& stream,
-                       const std::function<void()>& launch, const std::function<void()>& starts) {
+void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& stream, const std::function<void()>& launch,
+                       const std::function<void()>& starts) {
   const std::uint64_t moves = cuda::GrowingMemory::moves();
   if (std::exchange(moves_, moves) != moves) {
     stream.synchronize();

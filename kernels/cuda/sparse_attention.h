@@ -59,9 +59,8 @@ struct SparseAttentionParams {
 // On the current device. Throws CudaError.
 [[nodiscard]] AttentionForm sparse_attention_form(const KvGeometry& geometry, std::int32_t heads);
 
-// Of the partial results of up to `rows` lists of up to `max_count` entries in `form`; absent: in any. Of the latent
-// form it stops growing with long lists where the device is filled: from about 96 lists of 64 heads on only totals are
-// kept.
+// Of the partial results of up to `rows` lists of up to `max_count` entries in `form`; absent: in any. The latent form
+// keeps partial results of up to 95 lists of 64 heads; of more, which fill the device, totals alone.
 [[nodiscard]] std::int64_t sparse_attention_workspace_bytes(const KvGeometry& geometry, std::int32_t heads,
                                                             std::int64_t rows, std::int64_t max_count,
                                                             std::optional<AttentionForm> form = std::nullopt);

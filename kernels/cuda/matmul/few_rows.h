@@ -3,8 +3,8 @@
 // have ended: nothing but copies that were waited for may write weights (programmatic dependent launch).
 //
 // A row's bits depend on its own x, the weights, n and k: they are the same for every m that is taken here, in every
-// place, on any grid. bfloat16: exact products, float32 sums of the tensor cores, 64 of k in a row, then by warp.
-// float32: fused multiply-adds in float32.
+// place, on any grid. bfloat16: exact products, float32 sums of the tensor cores: two of a warp, over all its pieces of
+// 128 of k, added; then the warps in order. float32: fused multiply-adds in float32.
 #pragma once
 
 #include "kernels/cuda/matmul.h"

@@ -33,10 +33,14 @@ void check_params(const PrefillAttentionDeviceParams& params) {
   HS_CHECK(aligned(params.pool) && aligned(params.q) && params.q_stride % 8 == 0, "pool and queries are aligned");
   HS_CHECK(params.scale > 0.0F, "the scale is positive");
   HS_CHECK(params.first_tile % kPrefillPieceTiles == 0, "a piece begins at a multiple of kPrefillPieceTiles");
-  HS_CHECK(params.finish || params.tile_count % kPrefillPieceTiles == 0 ||
+  HS_CHECK(params.tile_count % kPrefillPieceTiles == 0 ||
                (params.first_tile + params.tile_count) * kPageTokens >= params.first_position + params.rows,
            "a piece ends at a multiple of kPrefillPieceTiles");
   HS_CHECK((params.begin && params.finish) || params.workspace != nullptr, "pieces need a workspace");
+  HS_CHECK(aligned(params.workspace), "the workspace is aligned");
+  HS_CHECK(!params.finish || params.activation != ActivationType::kBF16 ||
+               (aligned(params.out) && params.out_stride % 8 == 0),
+           "results are aligned");
   HS_CHECK(params.expanded == nullptr || geometry.dtype != KvDType::kFp8, "expanded keys are not FP8");
 }
 

@@ -292,17 +292,17 @@ struct PrefillKernel {
     for (int i = 0; i < 32 * kValueBlocks; ++i) state.acc[i] *= keep[i / 2 % 2];
   }
 
-  // Values behind the newest position become zeros: 0 times what lies there could be NaN.
+  // Values behind the newest position become zeros: 0 times what lies there could be NaN. Each warpgroup clears half.
   __device__ static void clear_values(const PrefillArgs& args, const Place& place, int tile, Shared& shared) {
     const std::int64_t valid = args.first_position + args.rows - (place.first_key + std::int64_t{tile} * kPrefillKeys);
     if (valid >= kPrefillKeys) return;
     const int units = (kPrefillKeys - static_cast<int>(valid)) * 8;
-    for (int i = static_cast<int>(threadIdx.x) % 128; i < units * kValueBlocks; i += 128) {
+    for (int i = static_cast<int>(threadIdx.x) - 128; i < units * kValueBlocks; i += 256) {
       std::byte* const block = shared.values[tile % 2][i / units];
       *reinterpret_cast<uint4*>(block + kPrefillBlockBytes - 16 * (i % units + 1)) = uint4{0, 0, 0, 0};
     }
     publish_to_products();
-    meet(3 + warpgroup(), 128);
+    meet(5, 256);
   }
 
   // Whether some query of the warpgroup does not see a value of the diagonal tile that is not finite.

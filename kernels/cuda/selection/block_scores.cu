@@ -28,11 +28,16 @@ __device__ float bound_at(const std::byte* bounds, bool wide, std::int64_t at) {
 // The larger; NaN if either is.
 __device__ __forceinline__ float larger(float a, float b) { return a != a || a > b ? a : b; }
 
+// Nothing of a row that is not scored: its candidates may lie beyond work.blocks.
+__device__ __forceinline__ std::int64_t last_scored(const BlockScoresDeviceParams& params, std::int64_t row) {
+  return params.rows.lengths[row] == 0 ? 0 : params.last[row];
+}
+
 // Warp: (block, row = blockIdx.y).
 __global__ void __launch_bounds__(kThreads) logits_kernel(const BlockScoresDeviceParams params, const BlockWork work) {
   const std::int64_t row = blockIdx.y;
   const std::int64_t block = params.first[row] + (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
-  if (block >= params.last[row]) return;
+  if (block >= last_scored(params, row)) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const MetadataGeometry& geometry = params.rows.geometry;
   const int dim = geometry.dim;
@@ -60,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) totals_kernel(const BlockScoresDevic
   const std::int64_t row = blockIdx.y;
   const std::int64_t at = row * params.heads + blockIdx.x;
   const float* const logits = work.logits + at * work.blocks;
-  const std::int64_t last = params.last[row];
+  const std::int64_t last = last_scored(params, row);
   float2 total = {-INFINITY, 0.0F};
   for (std::int64_t block = params.first[row] + threadIdx.x; block < last; block += kThreads) {
     total = join_sums(total, {tidy_logit(tidy_logit(logits[block]) * kLog2E), 1.0F});
@@ -81,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) totals_kernel(const BlockScoresDevic
 __global__ void __launch_bounds__(kThreads) combine_kernel(const BlockScoresDeviceParams params, const BlockWork work) {
   const std::int64_t row = blockIdx.y;
   const std::int64_t block = params.first[row] + std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (block >= params.last[row]) return;
+  if (block >= last_scored(params, row)) return;
   const float share = 1.0F / static_cast<float>(params.heads);
   float score = params.combine == HeadCombine::kMax ? -INFINITY : 0.0F;
   for (int head = 0; head < params.heads; ++head) {

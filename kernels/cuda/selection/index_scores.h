@@ -27,9 +27,9 @@ struct IndexScoresDeviceParams {
   std::int64_t q_stride = 0;       // a multiple of 4
   const float* weights = nullptr;  // [*, heads], every constant factor in them
   std::int32_t heads = 0;
-  std::int32_t grid_blocks = 0;  // 0: chosen. Never shows in the scores
+  std::int32_t grid_blocks = 0;             // 0: chosen. Never shows in the scores
   std::int32_t spared_multiprocessors = 0;  // that the chosen grid leaves to work of other streams
-  bool plain = false;            // take the plain form: float32 throughout
+  bool plain = false;                       // take the plain form: float32 throughout
 };
 
 void launch_index_scores(const IndexScoresDeviceParams& params, Stream stream);

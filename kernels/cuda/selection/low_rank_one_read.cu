@@ -181,7 +181,7 @@ struct Block : OneReadBlock<kRank> {
       float score = odd ? halves[2 * i + 1] : halves[2 * i];
       score += __shfl_xor_sync(kAllLanes, odd ? halves[2 * i] : halves[2 * i + 1], 1);
       const int token = PagePart<kRank>::token(lane % 4 + 4 * i);
-      if (token < tokens) scores[token] = score;
+      if (token < tokens) scores[token] = this->lowered(score);
     }
   }
 

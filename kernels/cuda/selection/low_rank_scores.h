@@ -13,7 +13,8 @@
 // largest channel. A head whose projected query is not finite scores nothing.
 // - Everything else: the plain form, float32 throughout.
 // A logit is within 2^-14 * sum over channels of |largest q of the head * x| of the CPU's, a score within about 2^-12
-// of itself times (1 + the largest |logit|). NaN logits count as minus infinity, infinite ones as the largest number.
+// of itself times (1 + the largest |logit|), or 0 where it is less than 2^-90. NaN logits count as minus infinity,
+// infinite ones as the largest number.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,10 @@ struct LowRankScoresDeviceParams {
   const float* basis = nullptr;  // [kv_heads, dim, rank]
   std::int32_t heads = 0;
   float scale = 1.0F;
-  void* workspace = nullptr;     // low_rank_workspace_bytes(), 16-byte aligned; needs no initial value
-  std::int32_t grid_blocks = 0;  // 0: chosen. Never shows in the scores
+  void* workspace = nullptr;                // low_rank_workspace_bytes(), 16-byte aligned; needs no initial value
+  std::int32_t grid_blocks = 0;             // 0: chosen. Never shows in the scores
   std::int32_t spared_multiprocessors = 0;  // that the chosen grid leaves to work of other streams
-  bool plain = false;            // take the plain form: float32 throughout
+  bool plain = false;                       // take the plain form: float32 throughout
 };
 
 [[nodiscard]] std::size_t low_rank_workspace_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads,

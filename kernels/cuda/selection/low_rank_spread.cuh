@@ -147,7 +147,7 @@ struct SpreadBlock : OneReadBlock<kRank> {
       sum.y += __shfl_xor_sync(kAllLanes, sum.y, 1);
       const int token = PagePart<kRank>::token(2 * pair + lane % 2);
       if (lane % 4 < 2 && first + token < length) {
-        rows.scores[row * rows.stride + first + token] = lane % 2 == 0 ? sum.x : sum.y;
+        rows.scores[row * rows.stride + first + token] = this->lowered(lane % 2 == 0 ? sum.x : sum.y);
       }
     }
   }

@@ -25,6 +25,7 @@ constexpr float kNothing = 0x1p30F;   // shift of a head that scores nothing
 // sums together.
 constexpr float kLeastSum = 0x1p-60F;
 constexpr float kMostSum = 0x1p90F;
+constexpr float kRaised = 64.0F;                // 2^kRaised / kLeastSum is finite
 constexpr std::uint32_t kAbsent = 0xffffffffU;  // NaN: no sum yet
 
 // The projected queries of a row and KV head, as lanes of the product take them.
@@ -276,10 +277,13 @@ struct OneReadBlock {
   }
 
   // What the powers of a page and KV head are multiplied with, for the lane's head. `shift`: row_shift(). All lanes.
+  // Times 2^kRaised, which lowered() takes back: powers of up to kMostSum may be of tokens whose factor alone would be
+  // 0.
   __device__ float factor_of(int page, int kv_head, float shift) const {
     const int head = kv_head * kMostGroup + lane % kMostGroup;
-    return exp2_fast(sums_of(page)[head].x - __shfl_sync(kAllLanes, shift, head));
+    return exp2_fast(sums_of(page)[head].x - __shfl_sync(kAllLanes, shift, head) + kRaised);
   }
+  __device__ static float lowered(float score) { return score * 0x1p-64F; }
 };
 
 }  // namespace hotset::kernels::cuda

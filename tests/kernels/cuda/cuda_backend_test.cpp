@@ -1,5 +1,7 @@
 // Products with FP8 weights through the backend: which of the two forms takes which rows, and that each gets what it
 // needs.
+#include "kernels/cuda/cuda_backend.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "core/concat.h"
-#include "kernels/cuda/cuda_backend.h"
 #include "tests/kernels/cuda/device_values.h"
 #include "tests/kernels/cuda/fp8_values.h"
 #include "tests/kernels/cuda/gpu_test.h"

@@ -244,6 +244,7 @@ std::vector<BitsShape> bits_shapes() {
   return {{grouped(KvDType::kBF16, 8, 128, 128), 32, ActivationType::kBF16},
           {grouped(KvDType::kFp8, 2, 80, 80), 20, ActivationType::kF32},
           {grouped(KvDType::kBF16, 2, 64, 64), 6, ActivationType::kF32, true},
+          {latent(KvDType::kF32, 304, 272), 6, ActivationType::kF32, true},
           {latent(KvDType::kFp8, 576, 512), 128, ActivationType::kBF16},
           {latent(KvDType::kFp8, 576, 512), 24, ActivationType::kF32},
           {latent(KvDType::kBF16, 576, 512), 16, ActivationType::kF32}};
@@ -269,6 +270,15 @@ TEST_F(SparseAttention, BitsDoNotDependOnTheCall) {
           << given.name() << ": rows " << first << " to " << first + count;
     }
   }
+}
+
+// In the plain form, so many lists that a block takes several runs of the longest.
+TEST_F(SparseAttention, PlainBlocksOfSeveralRuns) {
+  std::vector<std::int64_t> counts;
+  for (int i = 0; i < 70; ++i) counts.push_back(i == 41 ? 5000 : random_.integer(0, 70));
+  const AttentionCase given = random_case(random_, grouped(KvDType::kF32, 2, 64, 64), 8, ActivationType::kF32, counts);
+  expect_close(given, kPlainTolerance);
+  EXPECT_TRUE(same_bits(slice(run_gpu(given), 41 * given.out_width(), given.out_width()), run_gpu(given.part(41, 1))));
 }
 
 TEST_F(SparseAttention, WholeSequencesByTheirPages) {

@@ -25,15 +25,16 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape) {
              << static_cast<int>(shape.combine);
 }
 
-// [first, last) of each row: all blocks of short ones, else without some at both ends.
+// [first, last) of each row: all blocks of short ones, else without some at both ends. A padded row has some beyond
+// everything: it may select without scores.
 struct Candidates {
   std::vector<std::int64_t> first, last;
 
   Candidates(const std::vector<DeviceRows::Row>& rows, int block) {
     for (const DeviceRows::Row& row : rows) {
-      const std::int64_t blocks = row.bed == nullptr ? 0 : ceil_div(row.length, block);
-      first.push_back(blocks > 4 ? 2 : 0);
-      last.push_back(blocks > 4 ? blocks - 1 : blocks);
+      const std::int64_t blocks = ceil_div(row.length, block);
+      first.push_back(row.bed == nullptr ? 1 : blocks > 4 ? 2 : 0);
+      last.push_back(row.bed == nullptr ? 10'000 : blocks > 4 ? blocks - 1 : blocks);
     }
   }
 };

@@ -107,8 +107,9 @@ TEST_F(IndexScores, TensorCoresKeepTheirBound) {
   for (int form = 0; form < 2; ++form)
     for (const int heads : {32, 64}) {
       const MetadataGeometry geometry = index_geometry(kDim, kTuned[form]);
-      const Sequences sequences = make_sequences(geometry, {}, {1, 15, 63, 64, 65, 5000, 1023, 128, 129}, random);
-      DeviceRows rows(sequences.rows, geometry, 5003, random);
+      // On one block, a warpgroup takes more than 32 pages of the longest.
+      const Sequences sequences = make_sequences(geometry, {}, {1, 15, 63, 64, 65, 8321, 1023, 128, 129}, random);
+      DeviceRows rows(sequences.rows, geometry, 8324, random);
       std::vector<float> q = random.normals(9 * heads * kDim);
       for (int h = 0; h < heads; ++h) {  // heads of very different sizes
         for (int c = 0; c < kDim; ++c)
@@ -163,6 +164,25 @@ TEST_F(IndexScores, Bf16KeysAndSmallWholeNumbersAreExact) {
         rows, got, cpu_index_scores(rows, q, weights, heads, kDim), [](std::int64_t, std::int64_t) { return 0.0; },
         "bf16 index scores of whole numbers");
     if (HasFailure()) FAIL() << "heads " << heads;
+  }
+}
+
+// A few blocks fewer, or one at least.
+TEST_F(IndexScores, SparedMultiprocessorsDoNotShow) {
+  Random random;
+  for (const KvDType dtype : {KvDType::kFp8, KvDType::kBF16, KvDType::kF32}) {
+    const MetadataGeometry geometry = index_geometry(kDim, dtype);
+    const Sequences sequences = make_sequences(geometry, {}, {1, 700, 9000}, random);
+    DeviceRows rows(sequences.rows, geometry, 9000, random);
+    const auto q = to_device(random.normals(3 * 64 * kDim));
+    const auto weights = to_device(random.normals(3 * 64));
+    const std::vector<float> all = device_index_scores(rows, q, weights, 64, kDim, false, 0);
+    for (const std::int32_t spared : {16, 1 << 20}) {
+      IndexScoresDeviceParams params = params_of(rows.rows(), q, weights, 64, kDim);
+      params.spared_multiprocessors = spared;
+      launch_index_scores(params, nullptr);
+      ASSERT_TRUE(same(all, rows.scores())) << "dtype " << static_cast<int>(dtype) << ", spared " << spared;
+    }
   }
 }
 

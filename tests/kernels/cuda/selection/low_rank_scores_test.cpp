@@ -176,6 +176,57 @@ TEST_F(SelectionScores, ALowRankQueryThatIsNotFiniteScoresNothing) {
     }
 }
 
+// Logits of about 55 and, of one token, 90 (units of log e): the others' scores are about 2^-50 of its, and as exact.
+// Every head has the same query, every token a multiple of the same key and a little more.
+TEST_F(SelectionScores, LowRankScoresBesideAMuchLargerOneKeepTheirOrder) {
+  Random random;
+  constexpr std::int64_t kLength = 1500;
+  constexpr std::int64_t kLarge = 700;
+  for (const Shape& shape : {Shape{32, 8, 128, 32}, Shape{8, 2, 64, 16}, Shape{16, 2, 64, 32}}) {
+    SCOPED_TRACE(shape);
+    const std::vector<float> basis = random_basis(shape, random);
+    const std::vector<float> direction = random.normals(shape.dim);
+    std::vector<float> q, keys;
+    for (std::int32_t head = 0; head < shape.heads; ++head) q.insert(q.end(), direction.begin(), direction.end());
+    std::vector<float> factors;  // of a key of each KV head: its logit, less what 4 bits cost, is 1
+    for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
+      double size = 0;
+      for (std::int32_t r = 0; r < shape.rank; ++r) {
+        double projected = 0;
+        for (std::int32_t c = 0; c < shape.dim; ++c) {
+          projected += double{direction[static_cast<std::size_t>(c)]} *
+                       basis[static_cast<std::size_t>((head * shape.dim + c) * shape.rank + r)];
+        }
+        size += projected * projected;
+      }
+      factors.push_back(static_cast<float>(1.0 / (kScale * size)));
+    }
+    for (std::int64_t token = 0; token < kLength; ++token) {
+      const float logit = token == kLarge ? 90.0F : 55.0F + static_cast<float>(random.integer(-200, 200)) / 100.0F;
+      for (const float factor : factors)
+        for (const float x : direction) keys.push_back(logit * factor * x);
+    }
+    SelectionBed bed(geometry_of(shape), basis);
+    bed.append(*make_cpu_backend(1), keys);
+    DeviceRows rows({{&bed, 0, kLength}}, geometry_of(shape), kLength, random);
+    const std::vector<float> expected = rows.cpu_scores([&](Backend& backend, const ScoredRows& scored) {
+      backend.low_rank_scores(
+          {scored, q.data(), std::int64_t{shape.heads} * shape.dim, basis.data(), shape.heads, kScale});
+    });
+    const auto device_q = to_device(q);
+    const auto device_basis = to_device(basis);
+    for (const bool plain : {false, true})
+      for (const int grid : {0, 1}) {
+        const std::vector<float> got = device_scores(rows, shape, device_q, device_basis, plain, grid);
+        for (std::int64_t token = 0; token < kLength; ++token) {
+          const auto at = static_cast<std::size_t>(token);
+          ASSERT_TRUE(token == kLarge || (expected[at] > 0x1p-70F && expected[at] < 0x1p-30F)) << expected[at];
+          ASSERT_NEAR(std::log(got[at] / expected[at]), 0.0, 0.1) << "token " << token << ", plain " << plain;
+        }
+      }
+  }
+}
+
 TEST_F(SelectionScores, ANanLowRankKeyGetsNothing) {
   Random random;
   constexpr std::int64_t kLength = 300;
