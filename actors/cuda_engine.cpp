@@ -97,14 +97,15 @@ class CudaEngine final : public ServingEngine {
                    .workspace = model::device_workspace_bytes(model, request.layout, weight_format_,
                                                               limits_of(config, request))});
       if (!pools) return pools.error();
-      const std::int64_t host = std::min(memory.value().bytes, pinnable_bytes_.value_or(memory.value().bytes));
+      std::int64_t host = std::max<std::int64_t>(memory.value().bytes - kernels::cuda::kPinnedElsewhere, 0);
+      host = std::min(host, pinnable_bytes_.value_or(host));
       return choose_split_pool_sizes(config, request.layout, request.max_context, pools.value(), host);
     });
   }
 
   Result<void> load(const ServerConfig& config, model::Checkpoint& checkpoint) override {
     return guarded("while the weights were loaded", [&]() -> Result<void> {
-      const std::int64_t before = kernels::cuda::free_device_bytes();
+      const std::int64_t before = kernels::cuda::held_device_bytes();
       if (config.load_format == "dummy") {
         engine_.weights = model::make_dummy_weights(checkpoint.config(), *engine_.backend, kDummySeed);
       } else {
@@ -113,7 +114,7 @@ class CudaEngine final : public ServingEngine {
         engine_.weights = std::move(weights).value();
       }
       weights_ = engine_.weights.get();
-      weight_bytes_ = before - kernels::cuda::free_device_bytes();
+      weight_bytes_ = kernels::cuda::held_device_bytes() - before;
       const std::size_t fp8 = fp8_matrices_of(checkpoint).size();
       log_info("weights: ", gib(weight_bytes_), " of the GPU's memory",
                fp8 > 0 ? concat(", ", fp8, " matrices in FP8") : "");

@@ -1,5 +1,7 @@
 #include "actors/gpu_options.h"
 
+#include <algorithm>
+
 #include "core/concat.h"
 
 namespace hotset::actors {
@@ -59,10 +61,10 @@ Result<std::int64_t> gpu_pool_bytes(const ServerConfig& config, const GpuMemory&
   std::int64_t usable = memory.free / 10 * 9;
   if (config.gpu_memory_bytes > 0) {
     usable = config.gpu_memory_bytes - memory.loaded;
+    if (memory.loaded > 0) usable = std::min(usable, memory.free);  // code takes a little beside the weights
     if (usable > memory.free) {
       return Error{ErrorCode::kOverloaded,
-                   concat("--gpu-memory ", gib(config.gpu_memory_bytes), ": the GPU has ",
-                          gib(memory.free + memory.loaded), " free"),
+                   concat("--gpu-memory ", gib(config.gpu_memory_bytes), ": the GPU has ", gib(memory.free), " free"),
                    "--gpu-memory"};
     }
   }

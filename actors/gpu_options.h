@@ -31,7 +31,8 @@ struct GpuMemory {
   std::int64_t workspace = 0;  // to come
 };
 
-// What --gpu-memory (without it: nine tenths of what is free) leaves for the pools: more than nothing.
+// What --gpu-memory (without it: nine tenths of what is free) leaves for the pools: more than nothing. More than is
+// free is refused before weights are loaded, and cut after that.
 [[nodiscard]] Result<std::int64_t> gpu_pool_bytes(const ServerConfig& config, const GpuMemory& memory);
 
 // "12.3 GiB".

@@ -15,19 +15,26 @@ Error too_large(const char* option, std::int64_t usable_bytes) {
   return invalid_argument(concat(option, " asks for more memory than is there (", usable_bytes >> 20, " MiB)"), option);
 }
 
-// Pages of 64 tokens that hold `tokens` of each of `sequences` sequences, saturating.
-std::int64_t pages_of_contexts(std::int64_t sequences, std::int64_t tokens) {
-  const auto pages =
-      checked_mul(static_cast<std::uint64_t>(sequences), static_cast<std::uint64_t>(pages_for_tokens(tokens) + 1));
-  return pages && *pages < kMostPages ? static_cast<std::int64_t>(*pages) : kMostPages;
+// Pages of 64 tokens in all layers that can be numbered: rows of the device have 32-bit numbers.
+std::int64_t most_device_pages(const KvLayout& layout) { return kMostPages / (layout.rows.layers * kPageTokens); }
+std::int64_t most_host_pages(const KvLayout& layout) {
+  return kMostPages / std::max<std::int64_t>(kPageTokens, layout.rows.layers);
 }
 
-// From pages of 64 tokens in all layers.
+// Such pages that hold as many sequences as run at a time, each of `tokens`; no more than the device can number.
+std::int64_t pages_of_contexts(const ServerConfig& config, const KvLayout& layout, std::int64_t tokens) {
+  const auto pages = checked_mul(static_cast<std::uint64_t>(config.max_batch),
+                                 static_cast<std::uint64_t>(pages_for_tokens(tokens) + 1));
+  const std::int64_t most = most_device_pages(layout);
+  return pages && *pages < static_cast<std::uint64_t>(most) ? static_cast<std::int64_t>(*pages) : most;
+}
+
 Result<PoolSizes> number_pages(const KvLayout& layout, std::int64_t device, std::int64_t metadata, std::int64_t host) {
   const std::int64_t layers = layout.rows.layers;
-  if (device > kMostPages / layers || std::max(host, metadata) > kMostPages / std::max(kPageTokens, layers)) {
-    return invalid_argument("the pool has more pages than can be numbered", "--device-kv-tokens");
-  }
+  if (device > most_device_pages(layout))
+    return invalid_argument("the device pool has more pages than can be numbered", "--device-kv-tokens");
+  if (std::max(host, metadata) > most_host_pages(layout))
+    return invalid_argument("the host pool has more pages than can be numbered", "--host-kv");
   return PoolSizes{.device_pages = static_cast<std::int32_t>(device * layers),
                    .metadata_pages = static_cast<std::int32_t>(metadata * layout.metadata_layers),
                    .host_pages = static_cast<std::int32_t>(host)};
@@ -49,7 +56,7 @@ Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& 
   const bool metadata_follows = metadata_bytes > 0 && metadata == 0;  // the host pool's size
   const std::int64_t host_bytes = row_bytes + metadata_bytes + (metadata_follows ? metadata_bytes : 0);
   const std::int64_t usable = usable_bytes - metadata * metadata_bytes;
-  const std::int64_t wanted = pages_of_contexts(config.max_batch, max_context);
+  const std::int64_t wanted = pages_of_contexts(config, layout, max_context);
   std::int64_t device = config.device_kv_tokens / kPageTokens;
   std::int64_t host = config.host_kv_bytes / (row_bytes + metadata_bytes);
   if (config.device_kv_tokens != 0) {
@@ -68,8 +75,8 @@ Result<PoolSizes> choose_pool_sizes(const ServerConfig& config, const KvLayout& 
     device = std::min({wanted, usable / row_bytes / 4, (usable - host * host_bytes) / row_bytes});
   }
   if (config.host_kv_bytes == 0) {
-    host = std::min(
-        {2 * std::max(wanted, device), usable / host_bytes * 2 / 5, (usable - device * row_bytes) / host_bytes});
+    host = std::min({2 * std::max(wanted, device), usable / host_bytes * 2 / 5,
+                     (usable - device * row_bytes) / host_bytes, most_host_pages(layout)});
   }
   if (device < 1)
     return invalid_argument("the memory that is left holds no page of the KV cache", "--device-kv-tokens");
@@ -83,10 +90,10 @@ Result<PoolSizes> choose_split_pool_sizes(const ServerConfig& config, const KvLa
                                           std::int64_t device_bytes, std::int64_t host_bytes) {
   const std::int64_t row_bytes = kPageTokens * layout.rows.token_bytes();  // 64 tokens in every layer
   const std::int64_t metadata_bytes = layout.metadata_page_bytes();
-  const std::int64_t wanted = pages_of_contexts(config.max_batch, max_context);
+  const std::int64_t wanted = pages_of_contexts(config, layout, max_context);
   std::int64_t host = config.host_kv_bytes / (row_bytes + metadata_bytes);
   if (config.host_kv_bytes == 0) {
-    host = std::min(2 * wanted, host_bytes / 5 * 3 / (row_bytes + metadata_bytes));
+    host = std::min({2 * wanted, host_bytes / 5 * 3 / (row_bytes + metadata_bytes), most_host_pages(layout)});
     if (host < 1) return invalid_argument("the memory that is left holds no page of the KV cache", "--host-kv");
   }
   if (host < 1) {

@@ -150,16 +150,18 @@ KvLayout layout_of(const ServerConfig& config, const model::ModelConfig& model,
 }
 
 // What the policies on the menu may need of an engine.
-EngineRequest engine_request(const KvLayout& layout, std::int64_t max_context, const SelectionMenu& menu) {
+EngineRequest engine_request(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
+                             const SelectionMenu& menu) {
   EngineRequest request{.layout = layout, .max_context = max_context};
   for (const SharedPolicy& policy : menu.offers()) {
+    const sparse::SelectionAlgorithm& algorithm = *policy->selection.algorithm;
+    request.max_selected = std::max({request.max_selected, algorithm.max_blocks(), algorithm.forced_blocks()});
+    if (config.kv_mode == KvModeChoice::kResident) continue;
     const sparse::HotBufferShape& shape = policy->hot_shape;
     sparse::HotBufferShape& largest = request.largest_hot;
     largest.hot_blocks = std::max(largest.hot_blocks, shape.hot_blocks);
     largest.ring_tokens = std::max(largest.ring_tokens, shape.ring_tokens);
     largest.block_tokens = std::max(largest.block_tokens, shape.block_tokens);
-    const sparse::SelectionAlgorithm& algorithm = *policy->selection.algorithm;
-    request.max_selected = std::max({request.max_selected, algorithm.max_blocks(), algorithm.forced_blocks()});
   }
   return request;
 }
@@ -216,7 +218,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!expected_menu) return expected_menu.error();
   const KvLayout expected_layout = layout_of(config, model, expected.value());
   if (const auto early = engine.value()->pool_sizes(
-          config, *checkpoint.value(), engine_request(expected_layout, context.value(), expected_menu.value()));
+          config, *checkpoint.value(), engine_request(config, expected_layout, context.value(), expected_menu.value()));
       !early) {
     return early.error();
   }
@@ -232,7 +234,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (!menu) return menu.error();
   parts.menu = std::move(menu).value();
   parts.pools.layout = layout_of(config, model, policy);
-  const EngineRequest request = engine_request(parts.pools.layout, context.value(), parts.menu);
+  const EngineRequest request = engine_request(config, parts.pools.layout, context.value(), parts.menu);
   const auto sizes = engine.value()->pool_sizes(config, *checkpoint.value(), request);
   if (!sizes) return sizes.error();
   parts.pools.device_pages = sizes.value().device_pages;

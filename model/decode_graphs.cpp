@@ -1,6 +1,7 @@
 #include "model/decode_graphs.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace hotset::model {
@@ -27,7 +28,16 @@ void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& strea
   }
   Entry& entry = found->second;
   ages_.splice(ages_.end(), ages_, entry.age);
-  if (entry.graph.empty()) entry.graph = cuda::CapturedGraph(stream, launch);
+  if (entry.graph.empty()) {
+    try {
+      entry.graph = cuda::CapturedGraph(stream, launch);
+    } catch (const std::bad_alloc&) {  // the others make room for when the shape comes again
+      stream.synchronize();
+      for (auto& [other, one] : entries_) one.graph = {};
+      starts();
+      return launch();
+    }
+  }
   starts();
   entry.graph.launch(stream);
   ++replays_;

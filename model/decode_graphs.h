@@ -1,6 +1,6 @@
 // The launches of decode steps, captured once for a DecodeShape and replayed. The least recently used go when there are
-// too many, and all of them when memory that they address has moved (kernels::cuda::GrowingMemory).
-// Thread: the stream's.
+// too many, and all of them when memory that they address has moved (kernels::cuda::GrowingMemory) or the device has
+// none left for another. Thread: the stream's.
 #pragma once
 
 #include <cstddef>

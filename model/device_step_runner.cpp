@@ -22,6 +22,8 @@ constexpr const char* kNotNumbers = "the model's output holds values that are no
 
 std::int64_t padded(std::int64_t rows) { return round_up(rows, kPromptStep); }
 
+constexpr std::int64_t kScoredRows = 16;  // of a prompt whose log-probabilities are wanted: on the host at a time
+
 // Rows of a step whose results are on their way: generated tokens, and prompts that end.
 std::int64_t most_results(const DeviceRunnerLimits& limits) { return 4 * limits.max_batch + 64; }
 
@@ -92,7 +94,7 @@ DeviceStepRunner::DeviceStepRunner(DeviceEngine engine, storage::DevicePool devi
       prompt_metadata_(engine_.backend->array<std::int64_t>(padded(limits.prefill_chunk))),
       host_totals_(cuda::allocate_pinned(static_cast<std::int64_t>(kMostBegun * sizeof(cuda::SwapTotals)) *
                                          kv_.limits().max_batch)),
-      host_logits_(cuda::allocate_pinned(DecodeBatch::bucket(limits.max_batch) * engine_.weights->config.vocabulary *
+      host_logits_(cuda::allocate_pinned(kScoredRows * engine_.weights->config.vocabulary *
                                          static_cast<std::int64_t>(sizeof(float)))),
       graphs_(kMostGraphs) {
   any_sequence_.keeps_metadata = keeper_ != nullptr;
@@ -371,7 +373,7 @@ std::int64_t DeviceStepRunner::fill_prompt(const SequenceStep& step) {
 // The prompt's own log-probabilities, on the host.
 void DeviceStepRunner::score_prompt(const SequenceStep& step, SequenceResult& result) {
   const std::int64_t vocabulary = engine_.weights->config.vocabulary;
-  const std::int64_t batch = transformer_.max_logits_rows();
+  const std::int64_t batch = std::min(kScoredRows, transformer_.max_logits_rows());
   auto* const logits = static_cast<float*>(host_logits_->data());
   for (std::int64_t first = 0; first < step.rows; first += batch) {
     const std::int64_t count = std::min<std::int64_t>(batch, step.rows - first);

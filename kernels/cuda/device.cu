@@ -52,13 +52,8 @@ class OwnMemory final : public Memory {
 class PinnedMemory final : public Memory {
  public:
   explicit PinnedMemory(std::int64_t bytes) {
-    const cudaError_t status = cudaHostAlloc(&data_, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)),
-                                             cudaHostAllocMapped | cudaHostAllocPortable);
-    if (status == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError();
-      throw std::bad_alloc();
-    }
-    HOTSET_CUDA_CHECK(status);
+    HOTSET_CUDA_CHECK(cudaHostAlloc(&data_, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)),
+                                    cudaHostAllocMapped | cudaHostAllocPortable));
   }
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
@@ -264,6 +259,10 @@ CapturedGraph::CapturedGraph(const DeviceStream& stream, const std::function<voi
   cudaGraphExec_t executable = nullptr;
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw std::bad_alloc();
+  }
   HOTSET_CUDA_CHECK(status);
   executable_ = executable;
 }

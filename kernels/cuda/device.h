@@ -1,6 +1,6 @@
 // The GPU as code outside kernels/cuda sees it: memory, streams, events, captured graphs. No CUDA headers. A failed
-// call throws CudaError (runtime.h), a std::runtime_error: a broken environment; no memory: std::bad_alloc. Threads:
-// one at a time for everything of a Device, but for events, which any thread may ask.
+// call throws CudaError (runtime.h), a std::runtime_error: a broken environment; no memory of the device:
+// std::bad_alloc. Threads: one at a time for everything of a Device, but for events, which any thread may ask.
 #pragma once
 
 #include <algorithm>

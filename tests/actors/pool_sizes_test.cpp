@@ -76,6 +76,30 @@ TEST(PoolSizes, MetadataIsCountedInBothTiersAndCoversTheHostPool) {
   EXPECT_EQ(choose_pool_sizes(config, layout, 1 << 20, 1 << 30).error().param, "--device-metadata-tokens");
 }
 
+// Rows of the device and pages of the host have 32-bit numbers: defaults keep to that, what is asked for is refused.
+TEST(PoolSizes, NoMoreThanCanBeNumbered) {
+  constexpr std::int64_t kMemory = std::int64_t{1} << 50, kContext = std::int64_t{1} << 28;
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
+  ServerConfig config;
+  config.max_batch = 4096;
+  for (const PoolSizes& sizes : {choose_pool_sizes(config, kLayout, kContext, kMemory).value(),
+                                 choose_split_pool_sizes(config, kLayout, kContext, kMemory, kMemory).value()}) {
+    EXPECT_EQ(sizes.device_pages, kMost / (4 * kPageTokens) * 4);
+    EXPECT_EQ(sizes.host_pages, 2 * (kMost / (4 * kPageTokens)));
+  }
+  const auto refused = [&] {
+    const auto one = choose_pool_sizes(config, kLayout, kContext, kMemory);
+    const auto split = choose_split_pool_sizes(config, kLayout, kContext, kMemory, kMemory);
+    EXPECT_EQ(one.error().message, split.error().message);
+    return split.error().param;
+  };
+  config.device_kv_tokens = (kMost / (4 * kPageTokens) + 1) * kPageTokens;
+  EXPECT_EQ(refused(), "--device-kv-tokens");
+  config.device_kv_tokens = 64;
+  config.host_kv_bytes = (kMost / kPageTokens + 1) * kPageBytes;
+  EXPECT_EQ(refused(), "--host-kv");
+}
+
 TEST(SplitPoolSizes, DefaultsAreBoundedByContextsAndByEachMemory) {
   ServerConfig config;
   config.max_batch = 2;

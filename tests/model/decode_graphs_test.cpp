@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <optional>
+#include <utility>
 
 namespace hotset::model {
 namespace {
@@ -84,6 +86,30 @@ TEST_F(DecodeGraphsTest, MemoryThatMovesVoidsWhatWasCaptured) {
   EXPECT_EQ(run(graphs, 1, memory), 1);  // captured anew
   EXPECT_EQ(byte_of(memory), 1);
   EXPECT_EQ(run(graphs, 1, memory), 0);
+}
+
+// The device has no memory for a graph: the step runs one by one, and the next time there is room.
+TEST_F(DecodeGraphsTest, AShapeThatCannotBeCapturedIsLaunched) {
+  cuda::DeviceArena arena;
+  const auto memory = arena.allocate(kBytes);
+  DecodeGraphs graphs(4);
+  for (const std::int32_t rows : {1, 1, 2}) run(graphs, rows, memory->data());
+  EXPECT_EQ(graphs.captured(), 1U);
+  bool full = true;
+  int starts = 0;
+  graphs.run(
+      {.rows = 2}, *stream_,
+      [&] {
+        if (std::exchange(full, false)) throw std::bad_alloc();
+        stream_->fill_bytes(memory->data(), 7, kBytes);
+      },
+      [&] { ++starts; });
+  EXPECT_EQ(starts, 1);
+  EXPECT_EQ(byte_of(memory->data()), 7);
+  EXPECT_EQ(graphs.captured(), 0U);
+  EXPECT_EQ(run(graphs, 2, memory->data()), 1);
+  EXPECT_EQ(run(graphs, 2, memory->data()), 0);
+  EXPECT_EQ(graphs.captured(), 1U);
 }
 
 }  // namespace
