@@ -71,7 +71,7 @@ using BackendAdaptorActor = caf::typed_actor<
     caf::reacts_to<AdaptStep>>;
 
 // One per engine; detached; alone may call the device, and queues on all of its streams: which copy comes before which
-// launch is then plain from one thread's order. It never waits for a GPU.
+// launch is then plain from one thread's order. It waits for a GPU only as model/device_step_runner.h tells of begin().
 using ComputeStreamActor = caf::typed_actor<
     // Begins the step; once it is done, sends StepDone, or StepFailed once and nothing from then on, to the
     // coordinator.

@@ -59,14 +59,14 @@ model::ModelConfig deepseek_v32() {
 }
 
 std::shared_ptr<const sparse::SelectionAlgorithm> target_algorithm(const model::ModelConfig& config, KvDType dtype,
-                                                                   std::int64_t budget) {
+                                                                   std::int64_t budget, std::int32_t index_rank) {
   if (config.indexer)
     return require(sparse::make_dsa({.top_k = config.indexer->top_k, .dim = config.indexer->dim, .dtype = dtype}));
   const KvGeometry rows = model::kv_geometry_of(config, dtype);
   const sparse::IndexBasis shape{.layers = rows.layers,
                                  .kv_heads = rows.kv_heads,
                                  .key_dim = rows.key_dim,
-                                 .rank = sparse::default_index_rank(rows.key_dim, false),
+                                 .rank = index_rank > 0 ? index_rank : sparse::default_index_rank(rows.key_dim, false),
                                  .u = {}};
   return require(sparse::make_low_rank(
       {.budget = budget, .basis = std::make_shared<const sparse::IndexBasis>(sparse::random_index_basis(shape, 2))}));

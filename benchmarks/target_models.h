@@ -15,8 +15,9 @@ namespace hotset {
 [[nodiscard]] model::ModelConfig deepseek_v32();
 
 // What a server's --algorithm auto makes of them: DSA as the model says, else low-rank keys of a random basis with a
-// budget of so many tokens.
+// budget of so many tokens; `index_rank` of these, 0: the server's choice.
 [[nodiscard]] std::shared_ptr<const sparse::SelectionAlgorithm> target_algorithm(const model::ModelConfig& config,
-                                                                                 KvDType dtype, std::int64_t budget);
+                                                                                 KvDType dtype, std::int64_t budget,
+                                                                                 std::int32_t index_rank = 0);
 
 }  // namespace hotset

@@ -14,8 +14,8 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-// Rows of a batch that load while others select and attend. Fewer lose: 16 in three groups took 10.9 ms, in one 9.4
-// (docs/results, throughput).
+// Rows of a bucket that load while others select and attend. Fewer lose: 16 in three groups took 10.9 ms, in one 9.4
+// (docs/results, throughput). So buckets of 32 and more go in three groups.
 constexpr std::int64_t kLeastGroup = 10;
 constexpr std::int32_t kLoadBlocks = 16;  // of page I/O beside other work, which leaves it as many multiprocessors
 

@@ -61,7 +61,8 @@ class DeviceStepRunner final : public StepExecutor {
   // A sequence whose logits hold a NaN fails alone: its result carries the error and its later rows are skipped, but
   // for those of a step that was begun already.
   StepResult run(const StepPlan& plan) override;
-  // Waits for the device when the plan asks for log-probabilities of a prompt.
+  // Waits for the device when the plan asks for log-probabilities of a prompt, when memory has to grow (longer
+  // sequences than before) or captured steps make room for new shapes, and with an observer.
   std::shared_ptr<const PendingStep> begin(const StepPlan& plan) override;
   StepResult finish() override;
 

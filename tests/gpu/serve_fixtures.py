@@ -342,6 +342,46 @@ def dsa_prompts_group(name):
     check(f"{name}, a prompt longer than the device pool", longer_than_the_pool)
 
 
+# --- measuring with dummy weights -------------------------------------------------------------------------------------
+
+
+def measuring_group(name):
+    """--load-format dummy with selections that are replaced and prompts that are not computed; refused on the CPU."""
+    options = ["--algorithm", "lowrank", "--sparse-threshold", 0, "--sparse-window", 16, "--sparse-budget", 48]
+    options += ["--kv-mode", "hot", "--hot-ring", 16, "--hot-buffer", 96]
+    dummy = [*options, "--load-format", "dummy", "--fill-kv", "synthetic", "--selection-model"]
+    prompt, tokens = [2 + 7 * position % 500 for position in range(600)], 40
+    trace = WORK / f"{name}.trace"
+
+    def misses(*given):
+        answers = Answers()
+        with start(name, *given) as server:
+            answers.add(ask(server, prompt, tokens))
+        assert len(answers.choices[0]["token_ids"]) == tokens
+        return answers.misses
+
+    def churn():
+        few, many = misses(*dummy, "churn=0.05"), misses(*dummy, "churn=0.5")
+        assert 0 < 4 * few < many, f"{few} misses with a churn of 0.05, {many} with 0.5"
+        return f"{few} misses with a churn of 0.05, {many} with 0.5"
+
+    def replay():
+        recorded = misses(*options, "--trace-selections", trace)
+        replayed = misses(*dummy, f"trace={trace}")
+        assert recorded > 0 and abs(replayed - recorded) < 0.1 * recorded, f"{replayed} misses, recorded {recorded}"
+        return f"{replayed} misses, recorded {recorded}"
+
+    def refused():
+        code, log = refused_at_start(WORK / f"{name}-refused.log", *COMMON, *dummy, "churn=0.1", model=model_folder(name))
+        assert code == 1 and "--device cuda" in log, log
+        return "by name"
+
+    if ARGUMENTS.device == "cpu":
+        return check(f"{name} replaced selections are refused", refused)
+    check(f"{name} dummy weights, selections by churn", churn)
+    check(f"{name} dummy weights, selections of a trace", replay)
+
+
 # --- memcheck --------------------------------------------------------------------------------------------------------
 
 
@@ -433,6 +473,7 @@ def groups():
         for _, group in itertools.groupby(cases, key):
             group = list(group)
             yield f"{name} {group[0]['options']['algorithm']}", sparse_group, name, group
+    yield "tiny-llama measuring", measuring_group, "tiny-llama"
 
 
 def run_group(name, function, *parameters):
