@@ -8,6 +8,7 @@
 #include "core/half.h"
 #include "core/kv_format.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/cuda/device_vectors.h"
 #include "tests/kernels/cuda/gpu_test.h"
 #include "tests/kernels/kernel_fixture.h"
 
@@ -95,13 +96,6 @@ std::vector<float> run_cpu(Backend& backend, const Prompt& prompt, std::int64_t 
   return out;
 }
 
-template <class T>
-DeviceBuffer<T> on_device(const std::vector<T>& values) {
-  DeviceBuffer<T> out(values.size());
-  out.upload(values.data(), values.size());
-  return out;
-}
-
 std::vector<std::byte> activation_bytes(const std::vector<float>& x, ActivationType type) {
   std::vector<std::byte> out(x.size() * (type == ActivationType::kBF16 ? 2 : 4));
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -143,7 +137,7 @@ std::vector<float> run_launches(const Prompt& prompt, std::int64_t begin, std::i
                                 std::vector<std::int64_t> splits, const SetSource& set_source) {
   const Shape& shape = prompt.shape;
   const auto q =
-      on_device(activation_bytes(slice(prompt.q, begin * shape.q_width(), count * shape.q_width()), shape.activation));
+      to_device(activation_bytes(slice(prompt.q, begin * shape.q_width(), count * shape.q_width()), shape.activation));
   const std::int64_t stride = shape.out_width() + 8;
   DeviceBuffer<std::byte> out(
       static_cast<std::size_t>(count * stride * (shape.activation == ActivationType::kBF16 ? 2 : 4)));
@@ -179,8 +173,8 @@ std::vector<float> run_launches(const Prompt& prompt, std::int64_t begin, std::i
 
 std::vector<float> run_gpu(const Prompt& prompt, std::int64_t begin, std::int64_t count,
                            const std::vector<std::int64_t>& splits = {}) {
-  const auto pool = on_device(prompt.pool);
-  const auto pages = on_device(prompt.pages);
+  const auto pool = to_device(prompt.pool);
+  const auto pages = to_device(prompt.pages);
   return run_launches(prompt, begin, count, splits, [&](PrefillAttentionDeviceParams& params) {
     params.pool = pool.data();
     params.pages = pages.data() + params.first_tile;
@@ -392,8 +386,8 @@ TEST_F(PrefillAttention, ExpandedKeysAndValues) {
         std::memcpy(own.data() + (p * 3 + head) * 256 + 128, row + 3 * 192 + head * 128, 256);
       }
     }
-    const auto device_own = on_device(own);
-    const auto device_rope = on_device(rope);
+    const auto device_own = to_device(own);
+    const auto device_rope = to_device(rope);
     ExpandedKeysValues expanded;
     const std::vector<float> out = run_launches(prompt, 150, 250, {4}, [&](PrefillAttentionDeviceParams& params) {
       const std::int64_t first = params.first_tile * 64;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/sampler.h"
+#include "tests/kernels/cuda/device_vectors.h"
 #include "tests/kernels/cuda/gpu_test.h"
 #include "tests/kernels/kernel_fixture.h"
 
@@ -12,20 +13,6 @@ namespace hotset::kernels::cuda {
 namespace {
 
 using SamplingDevice = GpuTest;
-
-template <class T>
-DeviceBuffer<T> to_device(const std::vector<T>& values) {
-  DeviceBuffer<T> buffer(std::max<std::size_t>(values.size(), 1));
-  if (!values.empty()) buffer.upload(values.data(), values.size());
-  return buffer;
-}
-
-template <class T>
-std::vector<T> to_host(const DeviceBuffer<T>& buffer) {
-  std::vector<T> values(buffer.size());
-  buffer.download(values.data(), values.size());
-  return values;
-}
 
 struct Answer {
   std::vector<std::int32_t> tokens, top_ids;

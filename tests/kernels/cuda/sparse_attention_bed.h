@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/sparse_attention.h"
+#include "tests/kernels/cuda/device_vectors.h"
 #include "tests/kernels/kernel_fixture.h"
 
 namespace hotset::kernels::cuda {
@@ -158,13 +159,6 @@ inline std::vector<std::byte> activation_bytes(const std::vector<float>& x, std:
   return out;
 }
 
-template <class T>
-DeviceBuffer<T> on_device(const std::vector<T>& values) {
-  DeviceBuffer<T> out(values.size());
-  out.upload(values.data(), values.size());
-  return out;
-}
-
 inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions& options = {}) {
   const KvGeometry& geometry = given.geometry;
   const std::int64_t rows = given.rows();
@@ -191,10 +185,10 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
   DeviceBuffer<std::byte> pool(static_cast<std::size_t>(shift_bytes) + given.pool.size());
   HOTSET_CUDA_CHECK(
       cudaMemcpy(pool.data() + shift_bytes, given.pool.data(), given.pool.size(), cudaMemcpyHostToDevice));
-  const auto q = on_device(activation_bytes(given.q, rows, q_width, q_stride, given.activation));
-  const auto wide_slots = on_device(wide);
-  const auto narrow_slots = on_device(narrow);
-  const auto device_counts = on_device(counts);
+  const auto q = to_device(activation_bytes(given.q, rows, q_width, q_stride, given.activation));
+  const auto wide_slots = to_device(wide);
+  const auto narrow_slots = to_device(narrow);
+  const auto device_counts = to_device(counts);
   std::vector<DeviceBuffer<std::int32_t>> pages;
   std::vector<HotRow> whole;
   for (const auto& list : given.lists) {
@@ -202,10 +196,10 @@ inline std::vector<float> run_gpu(const AttentionCase& given, const CallOptions&
     for (std::size_t i = 0; i < list.size(); i += kPageTokens) {
       of_row.insert(of_row.end() - 1, static_cast<std::int32_t>(list[i] / kPageTokens));
     }
-    pages.push_back(on_device(of_row));
+    pages.push_back(to_device(of_row));
     whole.push_back({.device_pages = pages.back().data()});
   }
-  const auto device_whole = on_device(whole);
+  const auto device_whole = to_device(whole);
   const std::int64_t size = given.out_type == ActivationType::kBF16 ? 2 : 4;
   DeviceBuffer<std::byte> out(static_cast<std::size_t>(rows * out_stride * size));
   out.fill_bytes(0xcd);

@@ -443,10 +443,10 @@ TEST_F(StoreRows, BytesOfTheFormat) {
           encode_row(geometry, k.data() + row * key_width, v.data() + row * value_width,
                      expected.data() + slots.back() * bytes);
         }
-        const auto device_k = on_device(activation_bytes(k, kRows, key_width, key_width + 3, activation));
-        const auto device_v = on_device(activation_bytes(v, kRows, value_width, value_width + 1, activation));
-        const auto device_slots = on_device(slots);
-        const auto device_addresses = on_device(addresses);
+        const auto device_k = to_device(activation_bytes(k, kRows, key_width, key_width + 3, activation));
+        const auto device_v = to_device(activation_bytes(v, kRows, value_width, value_width + 1, activation));
+        const auto device_slots = to_device(slots);
+        const auto device_addresses = to_device(addresses);
         for (const bool by_slot : {true, false}) {
           pool.fill_bytes(0xcd);
           const OwnedStream stream;

@@ -8,24 +8,10 @@
 #include "core/kv_geometry.h"
 #include "kernels/cuda/hot_row.h"
 #include "kernels/cuda/runtime.h"
+#include "tests/kernels/cuda/device_vectors.h"
 #include "tests/kernels/kernel_fixture.h"
 
 namespace hotset::kernels::cuda {
-
-template <class T>
-DeviceBuffer<T> to_device(const std::vector<T>& values) {
-  DeviceBuffer<T> buffer(std::max<std::size_t>(values.size(), 1));
-  if (!values.empty()) buffer.upload(values.data(), values.size());
-  return buffer;
-}
-
-template <class T>
-std::vector<T> to_host(const DeviceBuffer<T>& buffer) {
-  HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
-  std::vector<T> values(buffer.size());
-  buffer.download(values.data(), values.size());
-  return values;
-}
 
 // One batch row: hot_blocks 0 is a resident sequence of up to `tokens` tokens.
 struct TableShape {

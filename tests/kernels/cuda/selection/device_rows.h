@@ -9,23 +9,10 @@
 
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/selection/scored_pages.h"
+#include "tests/kernels/cuda/device_vectors.h"
 #include "tests/kernels/selection_bed.h"
 
 namespace hotset::kernels::cuda {
-
-template <class T>
-DeviceBuffer<T> to_device(const std::vector<T>& values) {
-  DeviceBuffer<T> buffer(std::max<std::size_t>(values.size(), 1));
-  if (!values.empty()) buffer.upload(values.data(), values.size());
-  return buffer;
-}
-
-template <class T>
-std::vector<T> to_host(const DeviceBuffer<T>& buffer, std::size_t count) {
-  std::vector<T> values(count);
-  if (count > 0) buffer.download(values.data(), count);
-  return values;
-}
 
 class DeviceRows {
  public:
