@@ -55,17 +55,34 @@ def test_starts_without_an_environment_from_wherever_it_is(folder, tmp_path):
         assert (done.returncode, done.stdout) == (0, wanted), done.stderr
 
 
-def test_loads_only_its_own_libraries_and_glibc(folder):
+def check_libraries(folder, others):
+    """The program finds all its libraries in the bundle, but for the others; returns their names."""
     listed = subprocess.run(
         ["ldd", folder / "lib" / "hotset"], env={"LD_LIBRARY_PATH": str(folder / "lib"), "PATH": os.environ["PATH"]},
         capture_output=True, text=True, check=True,
     ).stdout
     own = [line for line in listed.splitlines() if str(folder) in line]
-    assert any("libstdc++.so" in line for line in own)
     for line in set(listed.splitlines()) - set(own):
-        assert re.search(f"{GLIBC}|{CUDA}", line), line
-    assert {line.split()[0] for line in own} | {"hotset"} == {path.name for path in (folder / "lib").iterdir()}
-    assert not any(re.match(GLIBC, path.name) for path in (folder / "lib").iterdir())
+        assert re.search(others, line), line
+    names = {line.split()[0] for line in own}
+    assert names | {"hotset"} == {path.name for path in (folder / "lib").iterdir()}
+    assert not any(re.match(GLIBC, name) for name in names)
+    return names
+
+
+def test_loads_only_its_own_libraries_and_glibc(folder):
+    assert any("libstdc++.so" in name for name in check_libraries(folder, f"{GLIBC}|{CUDA}"))
+
+
+def test_by_default_cuda_is_in_it(tmp_path):
+    linked = subprocess.run(["ldd", BINARY], capture_output=True, text=True, check=True).stdout
+    if not re.search(CUDA, linked):
+        pytest.skip("a build without CUDA")
+    whole = tmp_path / "whole"
+    assert bundle("--build", BINARY.parent, whole).returncode == 0
+    assert any(re.match(CUDA, name) for name in check_libraries(whole, GLIBC))
+    assert subprocess.run([whole / "hotset", "--version"], env={}, cwd="/").returncode == 0
+    shutil.rmtree(whole)  # half a gigabyte
 
 
 def test_is_small(folder):
