@@ -83,7 +83,7 @@ class DeviceAttention final : public KvAttention {
     std::int64_t count = 0;
   };
   void decode(const LayerAttention& layer);
-  void decode_in_groups(const LayerAttention& layer, std::int64_t groups, bool selects);
+  void decode_in_groups(const LayerAttention& layer, bool selects);
   [[nodiscard]] kernels::cuda::SparseDiffParams diff(LayerId layer, const RowRange& rows) const;
   void list_slots(LayerId layer, const RowRange& rows);
   void tell_probe(DecodeProbe::Part part, LayerId layer) {

@@ -1,5 +1,4 @@
 // A layer's attention in a decode step: selection, swap-in and attention of the batch's rows.
-#include <algorithm>
 #include <iterator>
 
 #include "kernels/cuda/page_io.h"
@@ -14,9 +13,9 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-// Rows of a bucket that load while others select and attend. Fewer lose: 16 in three groups took 10.9 ms, in one 9.4
-// (docs/results, throughput). So buckets of 32 and more go in three groups.
-constexpr std::int64_t kLeastGroup = 10;
+// Buckets of so many rows go in groups that load while others select and attend. Fewer lose: 16 in three groups took
+// 10.9 ms, in one 9.4 (docs/results, throughput).
+constexpr std::int64_t kLeastRowsInGroups = 32;
 constexpr std::int32_t kLoadBlocks = 16;  // of page I/O beside other work, which leaves it as many multiprocessors
 
 }  // namespace
@@ -37,9 +36,7 @@ void DeviceAttention::decode(const LayerAttention& layer) {
   if (!layer.shares_selection) selected_layer_ = layer.layer;
   kv_.share_selection(layer.layer, selected_layer_);
   const bool selects = !layer.shares_selection && decode_.most_blocks > 0;
-  const std::int64_t groups =
-      !decode_.hot ? 1 : std::clamp<std::int64_t>(decode_.rows / kLeastGroup, 1, std::ssize(loaded_));
-  if (groups > 1) return decode_in_groups(layer, groups, selects);
+  if (decode_.hot && decode_.rows >= kLeastRowsInGroups) return decode_in_groups(layer, selects);
   const RowRange all{.count = decode_.rows};
   if (selects) select(layer, all, 0);
   if (decode_.hot) {
@@ -60,7 +57,8 @@ void DeviceAttention::decode(const LayerAttention& layer) {
 
 // While the bus brings what a group of rows misses, the next ones select, and those before attend. A row's numbers do
 // not depend on its group.
-void DeviceAttention::decode_in_groups(const LayerAttention& layer, std::int64_t groups, bool selects) {
+void DeviceAttention::decode_in_groups(const LayerAttention& layer, bool selects) {
+  const std::int64_t groups = std::ssize(loaded_);
   const sparse::DeviceTables& tables = kv_.tables();
   using Part = DecodeProbe::Part;
   const auto rows_of = [&](std::int64_t group) {
