@@ -7,6 +7,7 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
+#include <utility>
 
 #include "api/openai_error.h"
 #include "core/concat.h"
@@ -321,12 +322,15 @@ void Connection::start_events(const ConnectionExchange* exchange) {
   head += "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n";
   if (!http10_) head += "transfer-encoding: chunked\r\n";
   head += close_after_ ? "connection: close\r\n\r\n" : "connection: keep-alive\r\n\r\n";
+  sent_ = unsent();
+  sent_long_ago_ = sent_by_mark_ = 0;
+  mark_ = std::chrono::steady_clock::now();
   send(head);
 }
 
 void Connection::send_event(const ConnectionExchange* exchange, const std::string& data) {
   if (!answers(exchange) || !streaming_) return;
-  if (unsent() > context_.config.max_unread_bytes) {
+  if (reads_too_slowly()) {
     context_.dropped.add();
     client_gone();
     return;
@@ -345,8 +349,20 @@ void Connection::finish_events(const ConnectionExchange* exchange, bool keep_con
 
 std::size_t Connection::unsent() const { return queued_.size() + writing_.size() - written_; }
 
+// Of a stream. One event may be larger than what may stay unread, and several may come at once: only what the client
+// has had time to read counts.
+bool Connection::reads_too_slowly() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - mark_ >= context_.config.time_to_read) {
+    sent_long_ago_ = std::exchange(sent_by_mark_, sent_);
+    mark_ = now;
+  }
+  return sent_long_ago_ + unsent() > sent_ + context_.config.max_unread_bytes;
+}
+
 void Connection::send(std::string_view bytes) {
   queued_ += bytes;
+  sent_ += bytes.size();
   last_output_ = std::chrono::steady_clock::now();
   flush();
 }

@@ -83,6 +83,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_busy(bool busy);
   [[nodiscard]] bool answers(const ConnectionExchange* exchange) const;
   [[nodiscard]] std::size_t unsent() const;
+  [[nodiscard]] bool reads_too_slowly();
 
   boost::asio::ip::tcp::socket socket_;
   std::weak_ptr<ConnectionContext> owner_;  // handed to exchanges
@@ -110,6 +111,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string writing_;
   std::size_t written_ = 0;
   bool write_pending_ = false;
+
+  // Bytes of a stream that were queued, in all; by a moment at least time_to_read ago; by the next such moment.
+  std::uint64_t sent_ = 0, sent_long_ago_ = 0, sent_by_mark_ = 0;
+  SteadyTime mark_{};
 
   SteadyTime read_deadline_{};
   SteadyTime write_deadline_{};

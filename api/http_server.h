@@ -20,7 +20,8 @@ struct HttpServerConfig {
   std::int64_t max_connections = 4096;
   std::uint64_t max_body_bytes = 64 << 20;
   std::uint32_t max_header_bytes = 16 << 10;
-  std::size_t max_unread_bytes = 4 << 20;              // output of a stream that the client has not taken yet
+  std::size_t max_unread_bytes = 4 << 20;              // output of a stream that the client has had time to take
+  std::chrono::milliseconds time_to_read{1'000};       // that much of it
   std::chrono::milliseconds request_timeout{30'000};   // to receive a whole request; for the client to take some output
   std::chrono::milliseconds idle_timeout{120'000};     // keep-alive without a request
   std::chrono::milliseconds linger_timeout{2'000};     // after a closing answer, to let the client read it

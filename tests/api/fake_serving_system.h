@@ -91,9 +91,9 @@ class FakeServingSystem : public actors::ServingSystem {
     if (open_.empty()) return std::nullopt;
     return std::move(open_.extract(open_.begin()).mapped());
   }
-  bool wait_for_cancelled(int count) {
+  bool wait_for_cancelled(int count, std::chrono::milliseconds patience = kPatience) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return cancelled_ >= count; });
+    return changed_.wait_for(lock, patience, [&] { return cancelled_ >= count; });
   }
 
   static void answer(const actors::GenerationRequest& request, actors::ResponseSink& sink) {

@@ -274,14 +274,39 @@ TEST_F(HttpServerTest, ClientThatLeavesIsCancelledInEveryPhase) {
 TEST_F(HttpServerTest, StalledReaderIsDroppedWithBoundedOutput) {
   HttpServerConfig config;
   config.max_unread_bytes = 100'000;
+  config.time_to_read = milliseconds(50);
   start(config);
   RawClient stalled(server_->port(), 4096);
   stalled.post("/v1/completions", kStream);
   auto open = system_.wait_for_open(1);
   ASSERT_EQ(open.size(), 1U);
   open[0].sink->on_started({});
-  for (int i = 0; i < 100; ++i) open[0].sink->on_delta(text_delta(std::string(100'000, 'x')));
-  EXPECT_TRUE(system_.wait_for_cancelled(1));
+  bool dropped = false;
+  for (int i = 0; i < 1000 && !dropped; ++i) {
+    open[0].sink->on_delta(text_delta(std::string(100'000, 'x')));
+    dropped = system_.wait_for_cancelled(1, milliseconds(10));
+  }
+  EXPECT_TRUE(dropped);
+}
+
+// Far more at once than may stay unread, to a client that reads on.
+TEST_F(HttpServerTest, LargeEventsReachAReaderWhole) {
+  HttpServerConfig config;
+  config.max_unread_bytes = 10'000;
+  start(config);
+  RawClient reader(server_->port(), 4096);
+  reader.post("/v1/completions", kStream);
+  auto open = system_.wait_for_open(1);
+  ASSERT_EQ(open.size(), 1U);
+  open[0].sink->on_started({});
+  for (int i = 0; i < 3; ++i) open[0].sink->on_delta(text_delta(std::string(4'000'000, 'x')));
+  FakeServingSystem::answer(open[0].request, *open[0].sink);
+  EXPECT_EQ(reader.head().status, 200);
+  std::size_t bytes = 0;
+  std::string last, next;
+  while (!(next = reader.chunk()).empty()) bytes += (last = next).size();
+  EXPECT_EQ(last, "data: [DONE]\n\n");
+  EXPECT_GT(bytes, 12'000'000U);
 }
 
 TEST_F(HttpServerTest, StalledReaderIsDroppedAfterTheWriteTimeout) {
