@@ -3,7 +3,11 @@
 #include <caf/spawn_options.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <exception>
+#include <new>
 #include <utility>
+
+#include "core/log.h"
 
 namespace hotset::actors {
 namespace {
@@ -61,17 +65,35 @@ struct ReaderState {
   static constexpr const char* name = "prompt reader";
 };
 
+// `read()`. What it throws is this prompt's error: an exception would end the actor, and with it the server.
+template <class Read>
+auto guarded(const Read& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::kOverloaded, "there is not enough memory to read the prompt", {}};
+  } catch (const std::exception& failed) {
+    log_error("a prompt could not be read: ", failed.what());
+    return Error{ErrorCode::kInternal, "the server failed to read the prompt", {}};
+  }
+}
+
 PromptReaderActor::behavior_type prompt_reader(PromptReaderActor::stateful_pointer<ReaderState> self,
                                                std::shared_ptr<const PromptReader> reader,
                                                std::shared_ptr<OpenRequests> open, GatewayActor gateway) {
   return {
       [self, reader, open, gateway](const Generate& message) {
         if (open->find(message.handle) == nullptr) return;
-        auto prompts = std::make_shared<const Result<PromptTokens>>(reader->read(*message.request));
+        auto prompts =
+            std::make_shared<const Result<PromptTokens>>(guarded([&] { return reader->read(*message.request); }));
         self->send(gateway, OpenGeneration{.generate = message, .prompts = std::move(prompts)});
       },
-      [reader](const Tokenize& message) { message.reply->deliver(reader->tokenize(*message.request)); },
-      [reader](const Detokenize& message) { message.reply->deliver(reader->detokenize(*message.tokens)); },
+      [reader](const Tokenize& message) {
+        message.reply->deliver(guarded([&] { return reader->tokenize(*message.request); }));
+      },
+      [reader](const Detokenize& message) {
+        message.reply->deliver(guarded([&] { return reader->detokenize(*message.tokens); }));
+      },
   };
 }
 

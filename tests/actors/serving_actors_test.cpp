@@ -30,6 +30,7 @@ class ServingActorsTest : public testing::Test {
     PromptEncoderParts text;
     text.tokenizer = fakes::byte_tokenizer();
     text.vocabulary = fakes::kVocabulary;
+    text.render = [](const ChatPrompt&) -> Result<std::string> { throw std::bad_alloc(); };
     SupervisorParts parts;
     parts.serving.info.vocabulary = fakes::kVocabulary;
     parts.serving.clock = clock_;
@@ -62,8 +63,11 @@ class ServingActorsTest : public testing::Test {
   void run_some(std::size_t messages) { scheduler().run(messages); }
 
   std::shared_ptr<RecordingSink> generate(const std::string& prompt, std::int64_t max_tokens, std::int32_t n = 1) {
+    return generate(Prompt{TextPrompt{.text = prompt}}, max_tokens, n);
+  }
+  std::shared_ptr<RecordingSink> generate(Prompt prompt, std::int64_t max_tokens, std::int32_t n = 1) {
     GenerationRequest request;
-    request.prompts.push_back(TextPrompt{.text = prompt});
+    request.prompts.push_back(std::move(prompt));
     request.max_tokens = max_tokens;
     request.n = n;
     auto sink = std::make_shared<RecordingSink>();
@@ -114,6 +118,19 @@ TEST_F(ServingActorsTest, AnswersARequest) {
   EXPECT_EQ(sink->usage->completion_tokens, 30);
   EXPECT_EQ(executor_->rows, 40 + 29);
   EXPECT_EQ(executor_->steps, 3 + 29);
+  expect_idle();
+}
+
+// No memory for its chat template: its own failure.
+TEST_F(ServingActorsTest, APromptThatCannotBeReadFailsAlone) {
+  const auto chat = generate(ChatPrompt{}, 4);
+  run();
+  ASSERT_TRUE(chat->error);
+  EXPECT_EQ(chat->error->code, ErrorCode::kOverloaded);
+  EXPECT_EQ(health_->report(0).state, HealthState::kReady);
+  const auto next = generate(std::string(5, 'x'), 3);
+  run();
+  ASSERT_TRUE(next->usage) << (next->error ? next->error->message : "no end");
   expect_idle();
 }
 
@@ -272,7 +289,10 @@ class DeathTest : public ServingActorsTest, public testing::WithParamInterface<i
       case 2: return end(actors_.algorithm);
       case 3: return end(actors_.manager);
       case 4: return end(actors_.adaptor);
-      default: return end(actors_.stream);
+      case 5: return end(actors_.stream);
+      case 6: return end(actors_.prompt_reader);
+      case 7: return end(actors_.text_reader);
+      default: return end(actors_.host_tier);
     }
   }
 };
@@ -290,7 +310,7 @@ TEST_P(DeathTest, EndsEveryOpenRequestAndHealth) {
   EXPECT_EQ(health_->report(0).state, HealthState::kUnhealthy);
 }
 
-INSTANTIATE_TEST_SUITE_P(EachActor, DeathTest, testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(EachActor, DeathTest, testing::Range(0, 9));
 
 }  // namespace
 }  // namespace hotset::actors
