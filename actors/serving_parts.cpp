@@ -187,6 +187,7 @@ Result<ServingParts> load_serving_parts(const ServerConfig& given) {
   if (const auto checked = check_sizes(given); !checked) return checked.error();
   ServingParts parts;
   parts.clock = std::make_shared<SystemClock>();
+  parts.stall_timeout = std::chrono::milliseconds(given.stall_timeout_ms);
   auto checkpoint = open_model(given);
   if (!checkpoint) return checkpoint.error();
   auto engine = choose_engine(given);

@@ -30,7 +30,7 @@ struct ServingParts {
   SchedulerConfig scheduler;
   KvPlannerConfig pools;
   SelectionMenu menu;
-  std::chrono::milliseconds stall_timeout{120'000};  // work open and no step done for that long: unhealthy
+  std::chrono::milliseconds stall_timeout{0};  // work open and no step done for that long: unhealthy
 };
 
 // Tokens of the longest sequence: --max-context, or as many as the model was made for. kInvalidArgument names it where

@@ -120,6 +120,10 @@ std::vector<ServerOption> model_and_http_options() {
        integer(&C::keepalive_comment_ms, 0, kDay)},
       {"drain-timeout-ms", kHttp, "MS", "Time that running answers get after SIGTERM (default: 30000)",
        integer(&C::drain_timeout_ms, 0, kDay)},
+      {"stall-timeout-ms", kHttp, "MS",
+       "With work to do and no step done for that long, /health says 503; more than the longest step takes "
+       "(default: 120000)",
+       integer(&C::stall_timeout_ms, 1000, kDay)},
   };
 }
 
@@ -151,7 +155,8 @@ std::vector<ServerOption> engine_and_cache_options() {
        "else that of --compute-dtype (default: auto)",
        choice(&C::weight_type,
               {{"auto", WeightTypeChoice::kAuto}, {"bf16", WeightTypeChoice::kBF16}, {"fp8", WeightTypeChoice::kFp8}})},
-      {"gpu-memory", kEngine, "SIZE", "GPU memory to use, for example 40GiB; 0: nine tenths of what is free (default: 0)",
+      {"gpu-memory", kEngine, "SIZE",
+       "GPU memory to use, for example 40GiB; 0: nine tenths of what is free (default: 0)",
        size(&C::gpu_memory_bytes, 0)},
 
       {"kv-mode", kCache, "auto|resident|hot",
@@ -205,7 +210,7 @@ std::vector<ServerOption> selection_options() {
        "Selected tokens kept on the device in hot mode, per sequence and layer (default: twice the budget)",
        integer(&C::hot_buffer, 1, kManyTokens)},
       {"verify-rate", kSelection, "SHARE",
-       "Share of steps and layers whose rows and attention are checked against the host pool, 0 to 1 (default: 0)",
+       "On the CPU, share of steps and layers whose rows and attention are checked against the host pool (default: 0)",
        real(&C::verify_rate, 0, 1)},
       {"index-rank", kSelection, "R",
        "Directions of a low-rank index key; even (default: 16 for head dimension 64, 32 for 128, 64 for latent rows)",

@@ -30,6 +30,7 @@ struct ServerConfig {
   std::int64_t request_timeout_ms = 30'000;    // to receive a whole request; to write a piece of an answer
   std::int64_t keepalive_comment_ms = 15'000;  // SSE comment when a stream was silent that long; 0: never
   std::int64_t drain_timeout_ms = 30'000;      // after SIGTERM, running answers get that long
+  std::int64_t stall_timeout_ms = 120'000;     // with work to do and no step done for that long, /health says 503
 
   // engine
   std::string device = "auto";     // cpu, cuda, auto

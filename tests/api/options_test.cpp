@@ -92,7 +92,8 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
                              "2MB",       "--request-timeout-ms",
                              "500",       "--keepalive-comment-ms",
                              "0",         "--drain-timeout-ms",
-                             "10",        "--log-level",
+                             "10",        "--stall-timeout-ms",
+                             "5000",      "--log-level",
                              "debug",     "--model-name",
                              "n",         "--content-special-tokens",
                              "off",       "--trace-selections",
@@ -124,6 +125,7 @@ TEST_F(OptionsTest, EveryOptionOfTheServerIsRead) {
   EXPECT_EQ(config.request_timeout_ms, 500);
   EXPECT_EQ(config.keepalive_comment_ms, 0);
   EXPECT_EQ(config.drain_timeout_ms, 10);
+  EXPECT_EQ(config.stall_timeout_ms, 5000);
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.model_name, "n");
   EXPECT_FALSE(config.content_special_tokens);
@@ -162,6 +164,7 @@ TEST_F(OptionsTest, DefaultsInTheHelpAreTheRealOnes) {
     EXPECT_EQ(config.request_timeout_ms, defaults.request_timeout_ms);
     EXPECT_EQ(config.keepalive_comment_ms, defaults.keepalive_comment_ms);
     EXPECT_EQ(config.drain_timeout_ms, defaults.drain_timeout_ms);
+    EXPECT_EQ(config.stall_timeout_ms, defaults.stall_timeout_ms);
     EXPECT_EQ(config.max_batch, defaults.max_batch);
     EXPECT_EQ(config.prefill_chunk, defaults.prefill_chunk);
     EXPECT_EQ(config.sparse_block, defaults.sparse_block);
