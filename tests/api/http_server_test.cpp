@@ -98,6 +98,15 @@ TEST_F(HttpServerTest, BodyLimitHoldsForLengthAndChunks) {
   const std::string piece = "c8\r\n" + std::string(200, ' ') + "\r\n";
   for (int i = 0; i < 6; ++i) chunked.send(piece);
   EXPECT_EQ(chunked.answer().status, 413);
+
+  system_.automatic = true;
+  for (const std::size_t bytes : {999, 1000}) {
+    std::string body = R"({"prompt":"a"})";
+    body.resize(bytes, ' ');
+    auto exact = client();
+    exact.post("/v1/completions", body);
+    EXPECT_EQ(exact.answer().status, 200) << bytes;
+  }
 }
 
 TEST_F(HttpServerTest, ChunkedBodyIsRead) {

@@ -145,6 +145,16 @@ class Server:
         assert response.status == 200, response.text
         return response.json()
 
+    def answers(self, prompts, tokens, **fields):
+        """Greedy answers of `tokens` tokens, as choices in the order of the prompts. One request, so that all are there when
+        the first is admitted: which of them share steps is not the clients' luck."""
+        choices = self.completion(
+            prompt=prompts, max_tokens=tokens, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True, **fields
+        )["choices"]
+        choices.sort(key=lambda choice: choice["index"])
+        assert [len(choice["token_ids"]) for choice in choices] == [tokens] * len(prompts)
+        return choices
+
     def chat(self, messages, **fields):
         response = self.post("/v1/chat/completions", {"messages": messages, **fields})
         assert response.status == 200, response.text

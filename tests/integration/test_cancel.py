@@ -77,13 +77,16 @@ def test_pools_return_to_their_start(server):
 
 
 def test_half_closed_connection_counts_as_gone(server):
-    start = free_pages(server)
+    start, gone = free_pages(server), server.metric("hotset_client_gone_total")
     body = json.dumps({"model": server.model_name, "prompt": [2, 3], "max_tokens": 1500, "ignore_eos": True}).encode()
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     with contextlib.closing(connection):
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         connection.sock.shutdown(1)
         deadline = time.monotonic() + 10
+        while server.metric("hotset_client_gone_total") == gone and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert server.metric("hotset_client_gone_total") == gone + 1
         while free_pages(server) != start and time.monotonic() < deadline:
             time.sleep(0.05)
         assert free_pages(server) == start

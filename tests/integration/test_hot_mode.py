@@ -27,13 +27,7 @@ def prompt_of(length):
 
 
 def ask_together(server, prompt_lengths, output):
-    """One request, so that all are there when the first is admitted."""
-    prompts = [prompt_of(length) for length in prompt_lengths]
-    choices = server.completion(
-        prompt=prompts, max_tokens=output, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True
-    )["choices"]
-    choices.sort(key=lambda choice: choice["index"])
-    assert [len(choice["token_ids"]) for choice in choices] == [output] * len(prompts)
+    choices = server.answers([prompt_of(length) for length in prompt_lengths], output)
     return [
         (choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]) for choice in choices
     ]

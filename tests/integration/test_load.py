@@ -1,12 +1,15 @@
 """Many clients at once."""
 
 import concurrent.futures
+import contextlib
+import http.client
+import json
 import threading
 import time
 
 import pytest
 
-from hotset_server import FIXTURES, Server
+from hotset_server import DEFAULT_MODEL, FIXTURES, Server
 
 STREAMS = 200
 TOKENS = 24
@@ -34,7 +37,7 @@ def streamed_tokens(server, number):
 
 
 class HealthWatch(threading.Thread):
-    """Asks /health every 50 ms until stopped; keeps the slowest answer."""
+    """Asks /health and /metrics every 50 ms until stopped; keeps the slowest answer."""
 
     def __init__(self, server):
         super().__init__()
@@ -42,9 +45,10 @@ class HealthWatch(threading.Thread):
 
     def run(self):
         while not self.stopped.wait(0.05):
-            began = time.monotonic()
-            assert self.server.get("/health").status == 200
-            self.slowest = max(self.slowest, time.monotonic() - began)
+            for path in ("/health", "/metrics"):
+                began = time.monotonic()
+                assert self.server.get(path).status == 200
+                self.slowest = max(self.slowest, time.monotonic() - began)
             self.asked += 1
 
 
@@ -62,6 +66,36 @@ def test_two_hundred_streams_and_health(server):
     assert {number: answers[number] for number in alone} == alone
     print(f"{STREAMS} streams in {took:.1f} s; /health asked {watch.asked} times, slowest {1000 * watch.slowest:.0f} ms")
     assert watch.asked > 0 and watch.slowest < 0.5
+
+
+def test_health_beside_a_long_prompt_and_a_large_body(server):
+    watch = HealthWatch(server)
+    watch.start()
+    long = server.post("/v1/completions", {"prompt": [2 + i % 500 for i in range(2000)], "max_tokens": 1})
+    assert long.status == 200, long.text
+    large = server.post("/v1/completions", {"prompt": [2] * 3_000_000, "max_tokens": 1})  # 9 MB of JSON, beyond the context
+    assert large.status == 400 and large.json()["error"]["code"] == "context_length_exceeded", large.text[:300]
+    watch.stopped.set()
+    watch.join()
+    assert watch.asked > 0 and watch.slowest < 0.5
+
+
+def test_a_request_that_waits_gets_comments(logs):
+    """Proxies close a connection that is silent: also one whose request has not been admitted yet."""
+    with Server(logs / "comments.log", "--max-batch", 1, "--keepalive-comment-ms", 50, model=DEFAULT_MODEL) as server:
+        body = {"prompt": "Once upon a time", "max_tokens": 100, "ignore_eos": True}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(server.post, "/v1/completions", body)
+            while server.metric("hotset_sequences{state=\"running\"}") == 0:
+                time.sleep(0.01)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            with contextlib.closing(connection):
+                fields = {**body, "model": server.model_name, "max_tokens": 1, "stream": True}
+                connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
+                lines = connection.getresponse().read().decode().splitlines()
+            assert first.result().status == 200
+        before = lines[: next(i for i, line in enumerate(lines) if line.startswith("data:"))]
+        assert sum(line.startswith(":") for line in before) >= 2, lines
 
 
 def test_same_tokens_alone_and_among_sixteen_others(server):

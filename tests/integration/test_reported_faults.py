@@ -21,12 +21,7 @@ def prompt_of(length, seed=0):
 
 
 def ask_together(server, prompts, tokens, **fields):
-    """One request, so that all are there when the first is admitted: which of them share steps is not the clients' luck."""
-    choices = server.completion(
-        prompt=prompts, max_tokens=tokens, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True, **fields
-    )["choices"]
-    choices.sort(key=lambda choice: choice["index"])
-    assert [len(choice["token_ids"]) for choice in choices] == [tokens] * len(prompts)
+    choices = server.answers(prompts, tokens, **fields)
     return [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in choices]
 
 
@@ -48,17 +43,22 @@ def test_no_cliff_behind_the_budget(tmp_path):
         filler_ids, question_ids = tokens_of(filler), tokens_of(question)
         paris = tokens_of(" Paris")
         lengths = [*range(budget - 64, budget + 65, 16), 2 * budget, 4 * budget]
+        compared = 0
         for length in lengths:
             prompt = filler_ids[: length - len(question_ids)] + question_ids
             assert len(prompt) == length
             # The second token is the first that attends to a selection.
-            dense = ask(server, prompt + paris[:1], 2, hotset={"algorithm": "dense"})
+            dense = ask(server, prompt + paris[:1], 4, hotset={"algorithm": "dense"})
             first = ask(server, prompt, 2)
-            sparse = ask(server, prompt + paris[:1], 2)
+            sparse = ask(server, prompt + paris[:1], 4)
             assert first[0][0] == paris[0], f"{length} tokens"
             assert sparse[1][0] == dense[1][0], "the first token comes of the dense prompt"
-            if sparse[0][0] == dense[0][0] and sparse[0][1] == dense[0][1]:
-                assert abs(sparse[1][1] - dense[1][1]) < 0.35, f"{length} tokens"
+            same = next((i for i, (a, b) in enumerate(zip(sparse[0], dense[0])) if a != b), 4)
+            for position in range(1, same):
+                assert abs(sparse[1][position] - dense[1][position]) < 0.35, f"{length} tokens, answer's token {position}"
+            compared += same - 1
+        print(f"{compared} of {3 * len(lengths)} tokens compared")
+        assert compared >= 2 * len(lengths)
 
 
 def test_prompts_shorter_than_top_k_are_dense(tmp_path):
