@@ -97,8 +97,7 @@ class CudaEngine final : public ServingEngine {
                    .workspace = model::device_workspace_bytes(model, request.layout, weight_format_,
                                                               limits_of(config, request))});
       if (!pools) return pools.error();
-      std::int64_t host = std::max<std::int64_t>(memory.value().bytes - kernels::cuda::kPinnedElsewhere, 0);
-      host = std::min(host, pinnable_bytes_.value_or(host));
+      const std::int64_t host = host_pool_bytes(memory.value().bytes, kernels::cuda::kPinnedElsewhere, pinnable_bytes_);
       return choose_split_pool_sizes(config, request.layout, request.max_context, pools.value(), host);
     });
   }

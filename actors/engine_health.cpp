@@ -42,7 +42,8 @@ HealthReport EngineHealth::report(std::size_t open_requests) const {
     const std::lock_guard lock(reason_mutex_);
     out.reason = reason_;
   } else if ((open_requests > 0 || pending_.load() > 0) && clock_->steady_ns() - progress_ns_.load() > stall_ns_) {
-    out = {.state = HealthState::kUnhealthy, .reason = "there is work but no step was done for longer than --stall-timeout-ms"};
+    out = {.state = HealthState::kUnhealthy,
+           .reason = "there is work but no step was done for longer than --stall-timeout-ms"};
   }
   if (out.state == HealthState::kReady) {
     const std::lock_guard lock(reason_mutex_);

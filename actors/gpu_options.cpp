@@ -79,6 +79,11 @@ Result<std::int64_t> gpu_pool_bytes(const ServerConfig& config, const GpuMemory&
       "--gpu-memory"};
 }
 
+std::int64_t host_pool_bytes(std::int64_t usable, std::int64_t pinned_elsewhere, std::optional<std::int64_t> pinnable) {
+  const std::int64_t pools = std::max<std::int64_t>(usable - pinned_elsewhere, 0);
+  return std::min(pools, pinnable.value_or(pools));
+}
+
 std::string gib(std::int64_t bytes) { return concat(bytes >> 30, ".", (bytes >> 20) % 1024 * 10 / 1024, " GiB"); }
 
 }  // namespace hotset::actors

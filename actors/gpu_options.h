@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/config.h"
@@ -34,6 +35,11 @@ struct GpuMemory {
 // What --gpu-memory (without it: nine tenths of what is free) leaves for the pools: more than nothing. More than is
 // free is refused before weights are loaded, and cut after that.
 [[nodiscard]] Result<std::int64_t> gpu_pool_bytes(const ServerConfig& config, const GpuMemory& memory);
+
+// What a pinned host pool may take of `usable` bytes of the machine's memory: less what else is pinned, and no more
+// than the driver pins for pools (kernels/cuda/mapped_pool.h; absent: any).
+[[nodiscard]] std::int64_t host_pool_bytes(std::int64_t usable, std::int64_t pinned_elsewhere,
+                                           std::optional<std::int64_t> pinnable);
 
 // "12.3 GiB".
 [[nodiscard]] std::string gib(std::int64_t bytes);

@@ -9,16 +9,17 @@
 namespace hotset::actors {
 namespace {
 
-constexpr std::int64_t kMostPages = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostNumbers = std::numeric_limits<std::int32_t>::max();
 
 Error too_large(const char* option, std::int64_t usable_bytes) {
   return invalid_argument(concat(option, " asks for more memory than is there (", usable_bytes >> 20, " MiB)"), option);
 }
 
-// Pages of 64 tokens in all layers that can be numbered: rows of the device have 32-bit numbers.
-std::int64_t most_device_pages(const KvLayout& layout) { return kMostPages / (layout.rows.layers * kPageTokens); }
+// Pages of 64 tokens in all layers, so many that 32 bits number the rows of the device,
+std::int64_t most_device_pages(const KvLayout& layout) { return kMostNumbers / (layout.rows.layers * kPageTokens); }
+// or the rows of a layer on the host and the metadata pages of all layers.
 std::int64_t most_host_pages(const KvLayout& layout) {
-  return kMostPages / std::max<std::int64_t>(kPageTokens, layout.rows.layers);
+  return kMostNumbers / std::max<std::int64_t>(kPageTokens, layout.rows.layers);
 }
 
 // Such pages that hold as many sequences as run at a time, each of `tokens`; no more than the device can number.

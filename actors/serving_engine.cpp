@@ -128,4 +128,20 @@ Result<std::unique_ptr<ServingEngine>> choose_engine(const ServerConfig& config)
   return make_cpu_engine(config);
 }
 
+EngineRequest engine_request(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
+                             const SelectionMenu& menu) {
+  EngineRequest request{.layout = layout, .max_context = max_context};
+  for (const SharedPolicy& policy : menu.offers()) {
+    const sparse::SelectionAlgorithm& algorithm = *policy->selection.algorithm;
+    request.max_selected = std::max({request.max_selected, algorithm.max_blocks(), algorithm.forced_blocks()});
+    if (config.kv_mode == KvModeChoice::kResident) continue;
+    const sparse::HotBufferShape& shape = policy->hot_shape;
+    sparse::HotBufferShape& largest = request.largest_hot;
+    largest.hot_blocks = std::max(largest.hot_blocks, shape.hot_blocks);
+    largest.ring_tokens = std::max(largest.ring_tokens, shape.ring_tokens);
+    largest.block_tokens = std::max(largest.block_tokens, shape.block_tokens);
+  }
+  return request;
+}
+
 }  // namespace hotset::actors

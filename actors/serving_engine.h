@@ -8,6 +8,7 @@
 
 #include "actors/engine_limits.h"
 #include "actors/pool_sizes.h"
+#include "actors/selection_menu.h"
 #include "core/config.h"
 #include "core/kv_geometry.h"
 #include "core/result.h"
@@ -27,6 +28,9 @@ struct EngineRequest {
   sparse::HotBufferShape largest_hot;  // of the policies on the menu; hot_blocks 0: none can be hot
   std::int64_t max_selected = 0;       // blocks of a selection, of any policy
 };
+// For sequences of any policy on the menu.
+EngineRequest engine_request(const ServerConfig& config, const KvLayout& layout, std::int64_t max_context,
+                             const SelectionMenu& menu);
 
 inline constexpr std::uint64_t kDummySeed = 1;  // of --load-format dummy
 

@@ -39,11 +39,12 @@ class Load:
 
     def __init__(self, server, streams, tokens):
         self.server, self.streams, self.tokens = server, streams, tokens
-        self.sent = self.ended = self.peak = self.chunks = 0
+        self.connected = self.sent = self.ended = self.peak = 0
         self.took, self.first, self.health = 0.0, [], []  # seconds
 
     async def stream(self, number, all_connected):
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        self.connected += 1
         try:
             fields = dict(prompt=[2 + (31 * number + 7 * i) % 500 for i in range(5 + number % 40)], max_tokens=self.tokens)
             fields |= dict(model=self.server.model_name, stream=True, ignore_eos=True, return_token_ids=True)
@@ -64,7 +65,6 @@ class Load:
                     if ids and not got:
                         self.first.append(time.monotonic() - began)
                     got += ids
-                    self.chunks += 1
             assert done and got == self.tokens, f"stream {number}: {got} tokens, [DONE] {done}"
         finally:
             self.ended += 1
@@ -73,7 +73,8 @@ class Load:
     async def run(self):
         all_connected = asyncio.Event()
         tasks = [asyncio.create_task(self.stream(number, all_connected)) for number in range(self.streams)]
-        await asyncio.sleep(1)
+        while self.connected < self.streams:
+            await asyncio.sleep(0.01)
         stop, stopped = multiprocessing.Pipe()
         watch = multiprocessing.Process(target=watch_health, args=(self.server.port, stopped))
         watch.start()

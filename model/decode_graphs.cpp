@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "core/log.h"
+
 namespace hotset::model {
 
 namespace cuda = kernels::cuda;
@@ -32,6 +34,10 @@ void DecodeGraphs::run(const DecodeShape& shape, const cuda::DeviceStream& strea
     try {
       entry.graph = cuda::CapturedGraph(stream, launch);
     } catch (const std::bad_alloc&) {  // the others make room for when the shape comes again
+      if (!std::exchange(warned_, true)) {
+        log_warn(
+            "the GPU has no memory left for captured steps, which are launched one by one then: lower --gpu-memory");
+      }
       stream.synchronize();
       for (auto& [other, one] : entries_) one.graph = {};
       starts();

@@ -39,6 +39,7 @@ class DecodeGraphs {
   std::size_t most_;
   std::uint64_t moves_ = 0;  // of memory, when the graphs were captured
   std::uint64_t replays_ = 0;
+  bool warned_ = false;  // that there was no memory for one
   std::map<DecodeShape, Entry> entries_;
   std::list<DecodeShape> ages_;  // least recently used first
 };

@@ -62,7 +62,7 @@ class DeviceStepRunner final : public StepExecutor {
   // for those of a step that was begun already.
   StepResult run(const StepPlan& plan) override;
   // Waits for the device when the plan asks for log-probabilities of a prompt, when memory has to grow (longer
-  // sequences than before) or captured steps make room for new shapes, and with an observer.
+  // sequences than before) or captured steps make room for others, and with an observer.
   std::shared_ptr<const PendingStep> begin(const StepPlan& plan) override;
   StepResult finish() override;
 

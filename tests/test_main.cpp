@@ -1,5 +1,6 @@
-// main() of every GoogleTest program. A program in which tests had to skip for want of a GPU and none failed ends with
-// kSkipped, which CTest counts as skipped (cmake/HotsetOptions.cmake). A failure beside skipped tests stays a failure.
+// main() of every GoogleTest program. A program in which tests had to skip for want of a GPU (of its kind) and none
+// failed ends with kSkipped, which CTest counts as skipped (cmake/HotsetOptions.cmake). A failure beside skipped tests
+// stays a failure.
 #include <gtest/gtest.h>
 
 #include <string_view>
@@ -7,12 +8,14 @@
 namespace {
 
 constexpr int kSkipped = 77;
-constexpr std::string_view kNoGpu = "no GPU here";  // what such tests say when they skip
+// What such tests say when they skip.
+constexpr std::string_view kNoGpu = "no GPU here", kNoHopper = "no Hopper GPU here";
 
 bool wants_gpu(const testing::TestResult& result) {
   for (int part = 0; part < result.total_part_count(); ++part) {
     const testing::TestPartResult& said = result.GetTestPartResult(part);
-    if (said.skipped() && std::string_view(said.message()).find(kNoGpu) != std::string_view::npos) return true;
+    const std::string_view why = said.skipped() ? said.message() : "";
+    if (why.find(kNoGpu) != why.npos || why.find(kNoHopper) != why.npos) return true;
   }
   return false;
 }

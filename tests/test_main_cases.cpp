@@ -3,5 +3,6 @@
 
 TEST(Cases, Passes) {}
 TEST(Cases, SkipsForWantOfAGpu) { GTEST_SKIP() << "no GPU here"; }
+TEST(Cases, SkipsForWantOfAHopper) { GTEST_SKIP() << "no Hopper GPU here"; }
 TEST(Cases, SkipsForAnotherReason) { GTEST_SKIP() << "no model here"; }
 TEST(Cases, Fails) { FAIL(); }

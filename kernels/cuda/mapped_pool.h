@@ -15,7 +15,7 @@ namespace hotset::kernels::cuda {
 // memory where that is smaller. Throws CudaError without a GPU.
 [[nodiscard]] PoolMemoryFactory mapped_pool_memory(std::int64_t usable_bytes);
 
-// Logits and the numbers of steps, which are pinned too: more than they take.
+// What is pinned too: the numbers of steps, buffers of the upload of weights, logits of prompts. More than they take.
 inline constexpr std::int64_t kPinnedElsewhere = std::int64_t{256} << 20;
 
 // What pools may pin under the limit of locked memory (ulimit -l) less kPinnedElsewhere, where the driver holds to it;

@@ -1,6 +1,6 @@
 // Rows between mapped host memory and the device, moved by the GPU's own loads and stores: missing blocks into their
-// slots of the hot buffer, and finished rows to the host pool. Rows are copied bit for bit. Contiguous
-// pieces of some size are better left to the copy engines (page_pieces.h).
+// slots of the hot buffer, and finished rows to the host pool. Rows are copied bit for bit. Contiguous pieces from
+// page_pieces.h's sizes on are left to the copy engines.
 #pragma once
 
 #include <cstddef>

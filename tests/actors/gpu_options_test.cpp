@@ -75,6 +75,14 @@ TEST(GpuOptions, Fp8WeightsAreNotMade) {
   EXPECT_TRUE(check_fp8_matrices({}, 0).ok());
 }
 
+TEST(GpuOptions, HostMemoryForThePool) {
+  EXPECT_EQ(host_pool_bytes(1000, 256, std::nullopt), 744);
+  EXPECT_EQ(host_pool_bytes(1000, 256, 500), 500);
+  EXPECT_EQ(host_pool_bytes(1000, 256, 800), 744);
+  EXPECT_EQ(host_pool_bytes(200, 256, std::nullopt), 0);
+  EXPECT_EQ(host_pool_bytes(200, 256, 100), 0);
+}
+
 TEST(GpuOptions, MemoryForThePools) {
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   const auto pools = [](std::int64_t option, const GpuMemory& memory) {

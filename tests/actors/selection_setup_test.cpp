@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "actors/serving_engine.h"
+
 namespace hotset::actors {
 namespace {
 
@@ -139,6 +141,23 @@ TEST(SelectionMenuOfADevice, KeepsRequestsInsideItsLimits) {
     EXPECT_GE(policy.value()->hot_shape.hot_blocks, budget);
   }
   EXPECT_FALSE(menu.value().resolve("lowrank", 4097).ok());
+}
+
+// A server whose sequences all stay resident plans no hot buffers; selections are as long.
+TEST(EngineRequestOfAMenu, HasTheLargestOfAllPolicies) {
+  ServerConfig config{.algorithm = "lowrank", .sparse_budget = 1000};
+  const auto menu = menu_of(config, wide_model());
+  ASSERT_TRUE(menu.ok());
+  const EngineRequest request = engine_request(config, KvLayout{}, 4096, menu.value());
+  EXPECT_GE(request.largest_hot.hot_blocks, 2000);
+  EXPECT_GE(request.largest_hot.ring_tokens, 128);
+  EXPECT_GE(request.max_selected, 1000);
+  config.kv_mode = KvModeChoice::kResident;
+  const EngineRequest resident = engine_request(config, KvLayout{}, 4096, menu.value());
+  EXPECT_EQ(resident.largest_hot.hot_blocks, 0);
+  EXPECT_EQ(resident.largest_hot.ring_tokens, 0);
+  EXPECT_EQ(resident.max_selected, request.max_selected);
+  EXPECT_EQ(resident.max_context, 4096);
 }
 
 // What is known before the weights are read is what the server will run with.

@@ -83,6 +83,8 @@ template <int kKeyBlocks, int kValueBlocks, bool kScaled>
 struct PrefillKernel {
   using Shared = PrefillShared<kKeyBlocks, kValueBlocks>;
   static constexpr int kChannels = 64 * kValueBlocks;
+  // Barriers of the warpgroups with queries: turns of each, each by itself, both.
+  static constexpr int kTurn = 1, kOwn = 3, kBoth = 5;
 
   // What a block works on.
   struct Place {
@@ -163,7 +165,7 @@ struct PrefillKernel {
       *reinterpret_cast<uint4*>(shared.q[unit / 8] + query * 128 + ((unit % 8 ^ query % 8) << 4)) = out;
     }
     publish_to_products();
-    meet(3 + warpgroup(), 128);
+    meet(kOwn + warpgroup(), 128);
   }
 
   __device__ static void load_state(const PrefillArgs& args, const Place& place, State& state) {
@@ -302,7 +304,7 @@ struct PrefillKernel {
       *reinterpret_cast<uint4*>(block + kPrefillBlockBytes - 16 * (i % units + 1)) = uint4{0, 0, 0, 0};
     }
     publish_to_products();
-    meet(5, 256);
+    meet(kBoth, 256);
   }
 
   // Whether some query of the warpgroup does not see a value of the diagonal tile that is not finite.
@@ -320,7 +322,7 @@ struct PrefillKernel {
       }
     }
     const float2 sums = __bfloat1622float2(sum);
-    return meet_any(3 + warpgroup(), 128, !(sums.x == 0.0F && sums.y == 0.0F));
+    return meet_any(kOwn + warpgroup(), 128, !(sums.x == 0.0F && sums.y == 0.0F));
   }
 
   // What add_values() adds, of the diagonal tile and only what the queries see.
@@ -366,7 +368,7 @@ struct PrefillKernel {
       float scores[64];
       float keep[2];
       std::uint32_t weights[32];
-      if (warpgroup() == 1) count_in(1, 256);
+      if (warpgroup() == 1) count_in(kTurn, 256);
       wait_phase(shared_address(&shared.keys_there[0]), 0);
       begin_products();
       score(shared, 0, scores);
@@ -379,12 +381,12 @@ struct PrefillKernel {
       for (int tile = 1; tile < place.tiles; ++tile) {
         const int stage = tile % 2;
         wait_phase(shared_address(&shared.keys_there[stage]), tile / 2 % 2);
-        meet(1 + warpgroup(), 256);
+        meet(kTurn + warpgroup(), 256);
         begin_products();
         score(shared, stage, scores);
         wait_phase(shared_address(&shared.values_there[1 - stage]), (tile - 1) / 2 % 2);
         add_values(shared, 1 - stage, weights, state.acc);
-        if (warpgroup() == 0 || tile + 1 < place.tiles) count_in(2 - warpgroup(), 256);
+        if (warpgroup() == 0 || tile + 1 < place.tiles) count_in(kTurn + 1 - warpgroup(), 256);
         wait_products<1>(scores);
         release(shared.keys_free[stage]);
         softmax(args, place, tile, scores, state, keep);
@@ -393,7 +395,7 @@ struct PrefillKernel {
         rescale(state, keep);
         take_weights(scores, weights);
       }
-      if (warpgroup() == 0 && place.tiles == 1) meet(1, 256);  // nobody else takes the other's count
+      if (warpgroup() == 0 && place.tiles == 1) meet(kTurn, 256);  // nobody else takes the other's count
       const int last = place.tiles - 1;
       wait_phase(shared_address(&shared.values_there[last % 2]), last / 2 % 2);
       clear_values(args, place, last, shared);
@@ -455,7 +457,7 @@ struct PrefillKernel {
       }
       return;
     }
-    meet(3 + warpgroup(), 128);  // all have done with the queries
+    meet(kOwn + warpgroup(), 128);  // all have done with the queries
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int query = own_query() + 8 * i;
@@ -466,7 +468,7 @@ struct PrefillKernel {
             pack_bf16(state.acc[4 * j + 2 * i] * norm[i], state.acc[4 * j + 2 * i + 1] * norm[i]);
       }
     }
-    meet(3 + warpgroup(), 128);
+    meet(kOwn + warpgroup(), 128);
     for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * 8 * kValueBlocks; i += 128) {
       const int query = 64 * warpgroup() + i / (8 * kValueBlocks);
       const int unit = i % (8 * kValueBlocks);

@@ -25,8 +25,8 @@ constexpr float kNothing = 0x1p30F;   // shift of a head that scores nothing
 // sums together.
 constexpr float kLeastSum = 0x1p-60F;
 constexpr float kMostSum = 0x1p90F;
-constexpr float kRaised = 64.0F;                // 2^kRaised / kLeastSum is finite
-constexpr std::uint32_t kAbsent = 0xffffffffU;  // NaN: no sum yet
+constexpr float kRaised = 64.0F, kLowered = 0x1p-64F;  // 2^kRaised / kLeastSum is finite; 2^-kRaised
+constexpr std::uint32_t kAbsent = 0xffffffffU;         // NaN: no sum yet
 
 // The projected queries of a row and KV head, as lanes of the product take them.
 template <int kRank>
@@ -283,7 +283,7 @@ struct OneReadBlock {
     const int head = kv_head * kMostGroup + lane % kMostGroup;
     return exp2_fast(sums_of(page)[head].x - __shfl_sync(kAllLanes, shift, head) + kRaised);
   }
-  __device__ static float lowered(float score) { return score * 0x1p-64F; }
+  __device__ static float lowered(float score) { return score * kLowered; }
 };
 
 }  // namespace hotset::kernels::cuda

@@ -140,7 +140,7 @@ MatmulShape shape_of(std::int64_t m, std::int64_t n, std::int64_t k, ActivationT
 
 // For any number of rows, in any place, by any number of tiles at once.
 TEST_F(MatmulDevice, FewRowsGiveTheBitsOfOne) {
-  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper GPU here";
   Random random;
   constexpr std::int64_t kN = 2192;
   for (const std::int64_t k : {320, 1600})
@@ -173,7 +173,7 @@ TEST_F(MatmulDevice, FewRowsGiveTheBitsOfOne) {
 
 // float32 rows are rounded as they are read.
 TEST_F(MatmulDevice, WideRowsGiveTheBitsOfRoundedOnes) {
-  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper GPU here";
   Random random;
   constexpr std::int64_t kN = 600;
   for (const std::int64_t k : {128, 192, 1600})
@@ -194,7 +194,7 @@ TEST_F(MatmulDevice, WideRowsGiveTheBitsOfRoundedOnes) {
 }
 
 TEST_F(MatmulDevice, GatedProductsAsInDouble) {
-  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper here";
+  if (!few_rows_takes(shape_of(1, 8, 64, ActivationType::kBF16))) GTEST_SKIP() << "no Hopper GPU here";
   Random random;
   for (const ActivationType type : {ActivationType::kF32, ActivationType::kBF16})
     for (const ActivationType y_type : {ActivationType::kF32, ActivationType::kBF16}) {

@@ -7,6 +7,7 @@
 
 #include "core/kv_geometry.h"
 #include "kernels/cuda/runtime.h"
+#include "tests/kernels/cuda/device_vectors.h"
 #include "tests/kernels/cuda/gpu_test.h"
 #include "tests/seed.h"
 
@@ -50,20 +51,13 @@ struct Batch {
   }
 };
 
-template <class T>
-DeviceBuffer<T> on_device(const std::vector<T>& values) {
-  DeviceBuffer<T> buffer(values.size());
-  buffer.upload(values.data(), values.size());
-  return buffer;
-}
-
 // What the launch makes of the batch; the canaries behind the rows are checked.
 template <class Launch>
 Batch launched(const Batch& before, std::int32_t layer, const Launch& launch) {
-  const auto selections = on_device(before.selections);
-  const auto counts = on_device(before.counts), lengths = on_device(before.lengths);
-  const auto tokens = on_device(before.block_tokens), sequences = on_device(before.sequences);
-  const auto blocks = on_device(before.blocks), first = on_device(before.first), last = on_device(before.last);
+  const auto selections = to_device(before.selections);
+  const auto counts = to_device(before.counts), lengths = to_device(before.lengths);
+  const auto tokens = to_device(before.block_tokens), sequences = to_device(before.sequences);
+  const auto blocks = to_device(before.blocks), first = to_device(before.first), last = to_device(before.last);
   launch(ReplacedRows{.selections = selections.data(),
                       .counts = counts.data(),
                       .stride = kStride,
@@ -135,9 +129,9 @@ TEST_F(ReplacedSelection, RecordedRowsAreSpreadAndThinned) {
   batch.add(0, 0, 4, 64, 1);
   batch.add(400, 512, 4, 64, 1);      // everything
   batch.add(9000, 512, 0, 0, 1, 16);  // blocks of another size
-  const auto sequences_there = on_device(sequences);
-  const auto rows_there = on_device(rows);
-  const auto blocks_there = on_device(blocks);
+  const auto sequences_there = to_device(sequences);
+  const auto rows_there = to_device(rows);
+  const auto blocks_there = to_device(blocks);
   const RecordedTables tables{.sequences = sequences_there.data(),
                               .rows = rows_there.data(),
                               .blocks = blocks_there.data(),
