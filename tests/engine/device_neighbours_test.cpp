@@ -100,6 +100,21 @@ TEST_P(DeviceNeighbours, ARequestAloneEqualsTheSameAmong31Others) {
   ASSERT_TRUE(same_answers(run_changing(driver, {requests[31]}, random_, changes), {together[31]}));
 }
 
+// A bucket of 48, whose hot rows go in groups that end within sequences and behind them.
+TEST_P(DeviceNeighbours, FortyThreeTogether) {
+  SCOPED_TRACE(concat("seed ", seed_));
+  const auto requests = requests_of(43);
+  ModeDriverOptions options = options_of(GetParam());
+  options.max_batch = 43;
+  ModeDriver driver(options, seed_);
+  const auto together = run_resident(driver, requests);
+  Changes changes;
+  ASSERT_TRUE(same_answers(run_changing(driver, requests, random_, changes), together));
+  EXPECT_GT(changes.demoted, 0);
+  const std::size_t one = random_() % requests.size();
+  ASSERT_TRUE(same_answers(run_resident(driver, {requests[one]}), {together[one]})) << "request " << one;
+}
+
 // Greedy with penalties and biases: what the CPU's sampler gives.
 TEST_P(DeviceAndCpu, PenaltiesAsOnTheCpu) {
   SCOPED_TRACE(concat("seed ", seed_));

@@ -15,10 +15,13 @@ import argparse
 import concurrent.futures
 import contextlib
 import functools
+import http.client
 import io
 import itertools
+import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -342,6 +345,61 @@ def dsa_prompts_group(name):
     check(f"{name}, a prompt longer than the device pool", longer_than_the_pool)
 
 
+# --- long answers and clients that leave ------------------------------------------------------------------------------
+
+
+def long_group(name):
+    """700 tokens leave the device many times over: hot equals resident, each finished page is on the host exactly once."""
+    prompt, tokens = [2 + 7 * position % 500 for position in range(40)], 700
+    options = ["--algorithm", "lowrank", "--sparse-threshold", 0, "--sparse-window", 16, "--sparse-budget", 48]
+
+    def answered(*mode):
+        answers = Answers()
+        with start(name, *options, *mode) as server:
+            answers.add(ask(server, prompt, tokens, logprobs=1))
+            written = server.metric("hotset_pages_written_through_total")
+        rows = len(prompt) + tokens - 1
+        assert written in (rows // 64, (rows + 1) // 64), f"{written} pages written through, {rows} rows"
+        return answers
+
+    def hot_equals_resident():
+        resident = answered("--kv-mode", "resident")
+        hot = answered("--kv-mode", "hot", "--hot-ring", 16, "--hot-buffer", 64)
+        assert hot.misses > 1000 and resident.misses == 0, f"{hot.misses} misses hot, {resident.misses} resident"
+        return f"{same_numbers(resident, hot)}, {hot.misses} misses"
+
+    check(f"{name}, a long answer, hot equals resident", hot_equals_resident)
+
+
+def leaving_group(name):
+    """Clients that close their connection, in the queue, in the prompt or in the answer: all pages come back."""
+
+    def all_pages_come_back():
+        draw = random.Random(7)
+        with start(name, "--max-batch", 4, "--prefill-chunk", 64, "--device-kv-tokens", 4096) as server:
+            free = {tier: server.metric(f"hotset_pool_pages_free{{tier=\"{tier}\"}}") for tier in ("device", "host")}
+
+            def leave(number):
+                fields = {"model": server.model_name, "max_tokens": 800, "ignore_eos": True, "stream": number % 2 == 0}
+                fields["prompt"] = [2 + (number + 7 * position) % 500 for position in range(20 + 400 * (number % 3))]
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+                with contextlib.closing(connection):
+                    connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
+                    time.sleep(draw.choice((0.0, 0.01, 0.05, 0.2)))
+
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                list(pool.map(leave, range(60)))
+            deadline = time.monotonic() + 20
+            for tier, pages in free.items():
+                while server.metric(f"hotset_pool_pages_free{{tier=\"{tier}\"}}") != pages:
+                    assert time.monotonic() < deadline, f"pages of the {tier} pool are missing"
+                    time.sleep(0.05)
+            assert len(ask(server, [5, 6, 7], 4)["choices"][0]["token_ids"]) == 4
+        return "60 of them"
+
+    check(f"{name}, clients that leave", all_pages_come_back)
+
+
 # --- measuring with dummy weights -------------------------------------------------------------------------------------
 
 
@@ -473,6 +531,8 @@ def groups():
         for _, group in itertools.groupby(cases, key):
             group = list(group)
             yield f"{name} {group[0]['options']['algorithm']}", sparse_group, name, group
+    yield "tiny-llama long", long_group, "tiny-llama"
+    yield "tiny-llama leaving", leaving_group, "tiny-llama"
     yield "tiny-llama measuring", measuring_group, "tiny-llama"
 
 
