@@ -52,8 +52,13 @@ class OwnMemory final : public Memory {
 class PinnedMemory final : public Memory {
  public:
   explicit PinnedMemory(std::int64_t bytes) {
-    HOTSET_CUDA_CHECK(cudaHostAlloc(&data_, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)),
-                                    cudaHostAllocMapped | cudaHostAllocPortable));
+    const cudaError_t status = cudaHostAlloc(&data_, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)),
+                                             cudaHostAllocMapped | cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      throw CudaError(not_pinned(bytes));
+    }
+    HOTSET_CUDA_CHECK(status);
   }
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;

@@ -14,16 +14,6 @@ namespace {
 
 Error overloaded(std::string message) { return Error{ErrorCode::kOverloaded, std::move(message), {}}; }
 
-// What pinnable_bytes() has not foreseen: the likely reason of a failure.
-std::string locked_memory_hint(std::int64_t bytes) {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-      limit.rlim_cur >= static_cast<rlim_t>(bytes)) {
-    return {};
-  }
-  return concat("; the limit of locked memory (ulimit -l) is ", limit.rlim_cur, " bytes");
-}
-
 Result<PoolMemory> map_memory(std::int64_t bytes, std::int64_t& usable) {
   if (bytes == 0) return PoolMemory{};
   if (bytes > usable) {
@@ -38,8 +28,7 @@ Result<PoolMemory> map_memory(std::int64_t bytes, std::int64_t& usable) {
     return PoolMemory{.host = host, .device = device, .bytes = bytes, .owner = std::move(owner)};
   } catch (const CudaError&) {
     (void)cudaGetLastError();  // the failure must not be found by a later launch's check
-    return overloaded(
-        concat("the GPU's driver does not pin ", bytes, " bytes of host memory", locked_memory_hint(bytes)));
+    return overloaded(not_pinned(bytes));
   }
 }
 

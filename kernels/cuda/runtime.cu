@@ -1,4 +1,5 @@
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <thread>
@@ -22,6 +23,14 @@ bool gpu_available() {
   }
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major >= 8;
+}
+
+std::string not_pinned(std::int64_t bytes) {
+  std::string text = concat("the GPU's driver does not pin ", bytes, " bytes of host memory");
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(bytes))
+    text += concat("; the limit of locked memory (ulimit -l) is ", limit.rlim_cur, " bytes");
+  return text;
 }
 
 namespace {
@@ -49,14 +58,16 @@ MappedHostMemory::MappedHostMemory(std::size_t bytes) : bytes_(bytes) {
   if (bytes >= kHugePage) (void)madvise(memory, bytes, MADV_HUGEPAGE);  // only advice
   host_ = static_cast<std::byte*>(memory);
   touch_pages(host_, bytes);
-  const cudaError_t registered = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
-  if (registered != cudaSuccess) {
-    munmap(memory, bytes);
-    host_ = nullptr;
-    check_cuda(registered, "cudaHostRegister", __FILE__, __LINE__);
-  }
   void* mapped = nullptr;
-  HOTSET_CUDA_CHECK(cudaHostGetDevicePointer(&mapped, memory, 0));
+  cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (status == cudaSuccess) {
+    status = cudaHostGetDevicePointer(&mapped, memory, 0);
+    if (status != cudaSuccess) cudaHostUnregister(memory);
+  }
+  if (status != cudaSuccess) {
+    munmap(memory, bytes);
+    check_cuda(status, "cudaHostRegister", __FILE__, __LINE__);
+  }
   device_ = static_cast<std::byte*>(mapped);
 }
 

@@ -23,6 +23,9 @@ class CudaError : public std::runtime_error {
 void check_cuda(cudaError_t status, const char* call, const char* file, int line);
 #define HOTSET_CUDA_CHECK(call) ::hotset::kernels::cuda::check_cuda((call), #call, __FILE__, __LINE__)
 
+// That so much host memory could not be pinned, and the limit that is the likely reason.
+[[nodiscard]] std::string not_pinned(std::int64_t bytes);
+
 // After a launch: a bad configuration is an error here, not at some later call.
 #define HOTSET_CUDA_CHECK_LAUNCH() HOTSET_CUDA_CHECK(cudaGetLastError())
 
