@@ -1,26 +1,48 @@
 #include "actors/prompt_encoder.h"
 
+#include <string_view>
 #include <utility>
 #include <variant>
 
 #include "core/concat.h"
 
 namespace hotset::actors {
+namespace {
+
+// `text` without the marks that ContentGuard put into it.
+std::int64_t bytes_without(std::string_view text, std::string_view mark) {
+  std::size_t bytes = text.size();
+  if (mark.empty()) return static_cast<std::int64_t>(bytes);
+  for (std::size_t at = 0; (at = text.find(mark, at)) != std::string_view::npos; at += mark.size()) {
+    bytes -= mark.size();
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+Result<void> check_size(std::int64_t bytes, TextLimit limit, const char* field) {
+  if (bytes <= limit.bytes) return {};
+  return Error{ErrorCode::kContextLengthExceeded,
+               concat("the context holds ", limit.context, " tokens, the prompt has ", bytes,
+                      " bytes, which are more in any case"),
+               field};
+}
+
+}  // namespace
 
 PromptEncoder::PromptEncoder(PromptEncoderParts parts) : parts_(std::move(parts)) {
   if (parts_.tokenizer != nullptr && !parts_.content_special_tokens) guard_.emplace(parts_.tokenizer);
 }
 
-Result<std::vector<std::int32_t>> PromptEncoder::encode(const Prompt& prompt) const {
+Result<std::vector<std::int32_t>> PromptEncoder::encode(const Prompt& prompt, TextLimit limit) const {
   Result<std::vector<std::int32_t>> tokens = std::vector<std::int32_t>{};
   const char* field = "prompt";
   if (const auto* ids = std::get_if<TokenPrompt>(&prompt)) {
     tokens = ids->tokens;
   } else if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
-    tokens = encode_text(*text);
+    tokens = encode_text(*text, limit);
   } else {
     field = "messages";
-    tokens = encode_chat(std::get<ChatPrompt>(prompt));
+    tokens = encode_chat(std::get<ChatPrompt>(prompt), limit);
   }
   if (!tokens) return tokens;
   for (const std::int32_t token : tokens.value()) {
@@ -30,10 +52,12 @@ Result<std::vector<std::int32_t>> PromptEncoder::encode(const Prompt& prompt) co
   return tokens;
 }
 
-Result<std::vector<std::int32_t>> PromptEncoder::encode_text(const TextPrompt& prompt) const {
+Result<std::vector<std::int32_t>> PromptEncoder::encode_text(const TextPrompt& prompt, TextLimit limit) const {
   if (parts_.tokenizer == nullptr) {
     return invalid_argument("the model has no tokenizer: send the prompt as token ids", "prompt");
   }
+  const auto bytes = static_cast<std::int64_t>(prompt.text.size());
+  if (const Result<void> good = check_size(bytes, limit, "prompt"); !good) return good.error();
   auto tokens = parts_.tokenizer->encode(prompt.text, {.add_special_tokens = prompt.add_special_tokens});
   if (!tokens || !prompt.add_special_tokens || !parts_.tokenizer->adds_bos()) return tokens;
   // Text that brings its own BOS: exactly one.
@@ -43,7 +67,7 @@ Result<std::vector<std::int32_t>> PromptEncoder::encode_text(const TextPrompt& p
   return tokens;
 }
 
-Result<std::vector<std::int32_t>> PromptEncoder::encode_chat(const ChatPrompt& prompt) const {
+Result<std::vector<std::int32_t>> PromptEncoder::encode_chat(const ChatPrompt& prompt, TextLimit limit) const {
   if (parts_.tokenizer == nullptr) {
     return invalid_argument("the model has no tokenizer: chat is not possible, send token ids to /v1/completions",
                             "messages");
@@ -52,6 +76,8 @@ Result<std::vector<std::int32_t>> PromptEncoder::encode_chat(const ChatPrompt& p
   if (!guard_) {
     auto text = parts_.render(prompt);
     if (!text) return text.error();
+    const auto bytes = static_cast<std::int64_t>(text.value().size());
+    if (const Result<void> good = check_size(bytes, limit, "messages"); !good) return good.error();
     return parts_.tokenizer->encode(text.value());
   }
   auto guarded = guard_->protect(prompt);
@@ -65,6 +91,8 @@ Result<std::vector<std::int32_t>> PromptEncoder::encode_chat(const ChatPrompt& p
     }
     return error;
   }
+  const std::int64_t bytes = bytes_without(text.value(), mark);
+  if (const Result<void> good = check_size(bytes, limit, "messages"); !good) return good.error();
   return guard_->encode(text.value(), mark);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,20 +26,27 @@ struct PromptEncoderParts {
   bool content_special_tokens = true;
 };
 
+// How much text a prompt may have to be worth encoding: it takes seconds for megabytes.
+struct TextLimit {
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  // no longer text fits the context
+  std::int64_t context = 0;                                       // tokens, for the message
+};
+
 class PromptEncoder {
  public:
   explicit PromptEncoder(PromptEncoderParts parts);
 
   // Every id is inside the vocabulary; empty for an empty text without BOS. kInvalidArgument for other ids, text
-  // without a tokenizer, a chat that the template refuses.
-  [[nodiscard]] Result<std::vector<std::int32_t>> encode(const Prompt& prompt) const;
+  // without a tokenizer, a chat that the template refuses. kContextLengthExceeded for text beyond the limit, of a chat
+  // for what the template made of it; such text does not reach the tokenizer.
+  [[nodiscard]] Result<std::vector<std::int32_t>> encode(const Prompt& prompt, TextLimit limit = {}) const;
 
   [[nodiscard]] const std::shared_ptr<const model::Tokenizer>& tokenizer() const { return parts_.tokenizer; }
   [[nodiscard]] std::int64_t vocabulary() const { return parts_.vocabulary; }
 
  private:
-  [[nodiscard]] Result<std::vector<std::int32_t>> encode_text(const TextPrompt& prompt) const;
-  [[nodiscard]] Result<std::vector<std::int32_t>> encode_chat(const ChatPrompt& prompt) const;
+  [[nodiscard]] Result<std::vector<std::int32_t>> encode_text(const TextPrompt& prompt, TextLimit limit) const;
+  [[nodiscard]] Result<std::vector<std::int32_t>> encode_chat(const ChatPrompt& prompt, TextLimit limit) const;
 
   PromptEncoderParts parts_;
   std::optional<ContentGuard> guard_;

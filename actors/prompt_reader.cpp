@@ -33,7 +33,7 @@ std::int64_t longest_text(std::int64_t max_context, const PromptEncoder& encoder
 PromptReader::PromptReader(GatewayConfig config, std::shared_ptr<const PromptEncoder> encoder)
     : config_(std::move(config)),
       encoder_(std::move(encoder)),
-      longest_text_(longest_text(config_.max_context, *encoder_)) {}
+      limit_{.bytes = longest_text(config_.max_context, *encoder_), .context = config_.max_context} {}
 
 Result<void> PromptReader::check(const GenerationRequest& request) const {
   const std::int64_t vocabulary = encoder_->vocabulary();
@@ -61,22 +61,12 @@ Result<void> PromptReader::check(const GenerationRequest& request) const {
   return {};
 }
 
-Result<void> PromptReader::check_size(const Prompt& prompt) const {
-  const auto* text = std::get_if<TextPrompt>(&prompt);
-  if (text == nullptr || static_cast<std::int64_t>(text->text.size()) <= longest_text_) return {};
-  return Error{ErrorCode::kContextLengthExceeded,
-               concat("the context holds ", config_.max_context, " tokens, the prompt has ", text->text.size(),
-                      " bytes, which are more in any case"),
-               "prompt"};
-}
-
 Result<PromptTokens> PromptReader::read(const GenerationRequest& request) const {
   if (const Result<void> good = check(request); !good) return good.error();
   const bool scoring = request.max_tokens == 0;
   PromptTokens out;
   for (const Prompt& prompt : request.prompts) {
-    if (const Result<void> good = check_size(prompt); !good) return good.error();
-    auto tokens = encoder_->encode(prompt);
+    auto tokens = encoder_->encode(prompt, limit_);
     if (!tokens) return tokens.error();
     const char* field = std::holds_alternative<ChatPrompt>(prompt) ? "messages" : "prompt";
     const auto length = static_cast<std::int64_t>(tokens.value().size());

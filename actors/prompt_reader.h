@@ -36,11 +36,10 @@ class PromptReader {
 
  private:
   [[nodiscard]] Result<void> check(const GenerationRequest& request) const;
-  [[nodiscard]] Result<void> check_size(const Prompt& prompt) const;
 
   GatewayConfig config_;
   std::shared_ptr<const PromptEncoder> encoder_;
-  std::int64_t longest_text_;  // bytes; longer ones are not even encoded
+  TextLimit limit_;
 };
 
 }  // namespace hotset::actors

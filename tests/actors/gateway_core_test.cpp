@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fakes.h"
@@ -306,6 +308,35 @@ TEST_F(GatewayCoreTest, TextThatCannotFitIsNotEncoded) {
   };
   EXPECT_NE(message(2800).find("the prompt has 2800 and leaves no room"), std::string::npos);
   EXPECT_NE(message(2801).find("the prompt has 2801 bytes"), std::string::npos);
+}
+
+// "size" of the only message says how many bytes the template makes of it.
+TEST(PromptReaderOfChats, AChatThatCannotFitIsNotEncoded) {
+  PromptEncoderParts parts;
+  parts.tokenizer = fakes::byte_tokenizer();
+  parts.vocabulary = fakes::kVocabulary;
+  parts.render = [](const ChatPrompt& prompt) -> Result<std::string> {
+    return std::string(nlohmann::json::parse(prompt.messages_json).at(0).at("size").get<std::size_t>(), 'x');
+  };
+  const PromptReader reader({.max_context = 100, .max_sequences = 8, .eos_tokens = {}},
+                            std::make_shared<const PromptEncoder>(std::move(parts)));
+  const auto read = [&](std::size_t rendered, std::size_t content) {
+    GenerationRequest request;
+    const nlohmann::json message{{"size", rendered}, {"content", std::string(content, 'c')}};
+    request.prompts.push_back(ChatPrompt{
+        .messages_json = nlohmann::json::array({message}).dump(), .tools_json = {}, .template_kwargs_json = {}});
+    return reader.read(request);
+  };
+  EXPECT_EQ(read(99, 100'000).value().at(0)->size(), 99U);  // a template may drop most of what it gets
+  // 100 tokens of at most 7 bytes, times four: as for text.
+  for (const auto& [bytes, message] :
+       {std::pair(2800U, "the prompt has 2800 and leaves no room"), std::pair(2801U, "the prompt has 2801 bytes")}) {
+    const auto refused = read(bytes, 1);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kContextLengthExceeded);
+    EXPECT_EQ(refused.error().param, "messages");
+    EXPECT_NE(refused.error().message.find(message), std::string::npos) << refused.error().message;
+  }
 }
 
 TEST_F(GatewayCoreTest, TokenizeAndDetokenize) {

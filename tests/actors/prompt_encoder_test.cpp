@@ -87,6 +87,55 @@ TEST(PromptEncoder, DeepJsonIsRefused) {
   EXPECT_EQ(refused.error().param, "chat_template_kwargs");
 }
 
+// The template decides how long a prompt is: the limit is for the text that it makes. The tokenizer refuses bytes that
+// are no UTF-8, so an answer about the length shows that it did not see them.
+TEST(PromptEncoder, TheLimitIsForTheTextThatTheTemplateMakes) {
+  for (const bool content_special_tokens : {true, false}) {
+    PromptEncoderParts parts;
+    parts.tokenizer = fakes::byte_tokenizer();
+    parts.vocabulary = fakes::kVocabulary;
+    parts.content_special_tokens = content_special_tokens;
+    std::string rendered;
+    parts.render = [&rendered](const ChatPrompt&) -> Result<std::string> { return rendered; };
+    const PromptEncoder encoder(std::move(parts));
+    const TextLimit limit{.bytes = 20, .context = 5};
+
+    rendered = "short";  // of a message that is longer than the limit
+    EXPECT_EQ(encoder.encode(chat(std::string(1000, 'x')), limit).value(), bytes_of("short"));
+    rendered = std::string(20, 'y');  // of a message that is shorter
+    EXPECT_EQ(encoder.encode(chat("x"), limit).value(), bytes_of(rendered));
+    rendered = std::string(20, '\xFF');
+    EXPECT_EQ(encoder.encode(chat("x"), limit).error().code, ErrorCode::kInvalidArgument) << "the tokenizer was asked";
+    rendered = std::string(21, '\xFF');
+    const auto refused = encoder.encode(chat("x"), limit);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kContextLengthExceeded);
+    EXPECT_EQ(refused.error().param, "messages");
+    EXPECT_EQ(refused.error().message,
+              "the context holds 5 tokens, the prompt has 21 bytes, which are more in any case");
+  }
+}
+
+TEST(PromptEncoder, MarksDoNotCountForTheLimit) {
+  // "<s>user:" + content + "<|end|>": the guard puts three bytes into each "<|end|>" of the content.
+  const auto encode = [](const std::string& content, std::int64_t bytes) {
+    return encoder(false).encode(chat(content), {.bytes = bytes, .context = 1});
+  };
+  EXPECT_EQ(encode("<|end|><|end|>", 29).value(), framed("<|end|><|end|>"));
+  EXPECT_EQ(encode("<|end|><|end|>", 28).error().code, ErrorCode::kContextLengthExceeded);
+}
+
+TEST(PromptEncoder, TextBeyondTheLimitDoesNotReachTheTokenizer) {
+  const auto code = [](std::size_t bytes) {
+    return encoder(true)
+        .encode(TextPrompt{.text = std::string(bytes, '\xFF')}, {.bytes = 20, .context = 5})
+        .error()
+        .code;
+  };
+  EXPECT_EQ(code(20), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code(21), ErrorCode::kContextLengthExceeded);
+}
+
 TEST(PromptEncoder, ExactlyOneBos) {
   const PromptEncoder adds = encoder(true, true);
   EXPECT_EQ(adds.encode(TextPrompt{.text = "a"}).value(), (std::vector<std::int32_t>{fakes::kBos, 'a'}));

@@ -30,7 +30,10 @@ class ServingActorsTest : public testing::Test {
     PromptEncoderParts text;
     text.tokenizer = fakes::byte_tokenizer();
     text.vocabulary = fakes::kVocabulary;
-    text.render = [](const ChatPrompt&) -> Result<std::string> { throw std::bad_alloc(); };
+    text.render = [this](const ChatPrompt&) -> Result<std::string> {
+      ++renders_;
+      throw std::bad_alloc();
+    };
     SupervisorParts parts;
     parts.serving.info.vocabulary = fakes::kVocabulary;
     parts.serving.clock = clock_;
@@ -108,6 +111,7 @@ class ServingActorsTest : public testing::Test {
   caf::actor_system system_{config_};
   ProcessActors actors_;
   RequestHandle handle_ = 0;
+  int renders_ = 0;
 };
 
 TEST_F(ServingActorsTest, AnswersARequest) {
@@ -132,6 +136,19 @@ TEST_F(ServingActorsTest, APromptThatCannotBeReadFailsAlone) {
   run();
   ASSERT_TRUE(next->usage) << (next->error ? next->error->message : "no end");
   expect_idle();
+}
+
+TEST_F(ServingActorsTest, APromptWhoseClientHasGoneBeforeItsTurnIsNotRead) {
+  const auto chat = generate(ChatPrompt{}, 4);
+  cancel(handle_);
+  run();
+  EXPECT_EQ(renders_, 0);
+  EXPECT_FALSE(chat->error);
+  EXPECT_EQ(chat.use_count(), 1) << "a sink was kept";
+  expect_idle();
+  generate(ChatPrompt{}, 4);
+  run();
+  EXPECT_EQ(renders_, 1);
 }
 
 class PendingStepsTest : public ServingActorsTest {
