@@ -7,6 +7,7 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
+#include <new>
 #include <utility>
 
 #include "api/openai_error.h"
@@ -105,10 +106,14 @@ void Connection::read() {
                           [self = shared_from_this()](error_code error, std::size_t bytes) {
                             self->reading_ = false;
                             if (self->phase_ == Phase::kClosed) return;
-                            if (error) {
-                              self->on_read_failed();
-                            } else {
-                              self->on_read(bytes);
+                            try {
+                              if (error) {
+                                self->on_read_failed();
+                              } else {
+                                self->on_read(bytes);
+                              }
+                            } catch (const std::bad_alloc&) {
+                              self->out_of_memory();
                             }
                           });
 }
@@ -183,6 +188,9 @@ void Connection::parse() {
     error_code error;
     if (buffer_.size() != 0) {
       buffer_.consume(parser_->put(buffer_.data(), error));
+      count_body(parser_->get().body().size());
+      if (context_.body_bytes > context_.config.max_bodies * context_.config.max_body_bytes)
+        return refuse(503, "Too many large requests are received at once; try again later.");
     } else {
       error = http::error::need_more;
     }
@@ -251,6 +259,19 @@ void Connection::answer_early(const HttpReply& answer) {
   process();
 }
 
+// In the middle of a request: its own failure. Else the connection can only be closed.
+void Connection::out_of_memory() {
+  const bool receiving = phase_ == Phase::kReceiving;
+  parser_.reset();
+  if (!receiving) return client_gone();
+  refuse(503, "There is not enough memory to receive this request; try again later.");
+}
+
+void Connection::count_body(std::size_t bytes) {
+  context_.body_bytes += bytes;
+  context_.body_bytes -= std::exchange(body_bytes_, bytes);
+}
+
 void Connection::refuse(int status, std::string_view message) {
   close_after_ = true;
   phase_ = Phase::kAnswering;
@@ -300,6 +321,7 @@ constexpr std::string_view kCommonHeaders =
 }  // namespace
 
 void Connection::write_reply(const HttpReply& answer) {
+  count_body(0);
   if (context_.draining) close_after_ = true;
   std::string head = status_line(answer.status);
   head += kCommonHeaders;
@@ -315,6 +337,7 @@ void Connection::write_reply(const HttpReply& answer) {
 
 void Connection::start_events(const ConnectionExchange* exchange) {
   if (!answers(exchange) || streaming_) return;
+  count_body(0);
   streaming_ = true;
   if (http10_ || context_.draining) close_after_ = true;
   std::string head = status_line(200);
@@ -426,6 +449,7 @@ void Connection::client_gone() {
 void Connection::close() {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
+  count_body(0);
   if (exchange_) exchange_->end(true);
   exchange_.reset();
   set_busy(false);

@@ -8,7 +8,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 #include <utility>  // Boost 1.74's awaitable.hpp needs std::exchange and does not include it
 #include <vector>
 
+#include "api/growing_body.h"
 #include "api/http_server.h"
 
 namespace hotset::api {
@@ -26,7 +26,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 class Connection;
 class ConnectionExchange;
 
-// What connections share. The I/O thread owns `connections` and `draining`.
+// What connections share. The I/O thread owns `connections`, `draining` and `body_bytes`.
 struct ConnectionContext {
   ConnectionContext(HttpServerConfig server_config, HttpHandler& request_handler, MetricsRegistry& metrics);
 
@@ -36,6 +36,7 @@ struct ConnectionContext {
   boost::asio::io_context service{1};
   std::unordered_set<std::shared_ptr<Connection>> connections;
   bool draining = false;
+  std::uint64_t body_bytes = 0;       // of requests that are received or wait for the first word of their answer
   std::atomic<std::int64_t> busy{0};  // connections with an open request or unsent output
   Counter& requests;
   Counter& dropped;
@@ -72,6 +73,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool accept_head();  // false: the request was answered already
   void dispatch();
   void refuse(int status, std::string_view message);
+  void out_of_memory();
+  void count_body(std::size_t bytes);
   void answer_early(const HttpReply& reply);
 
   void write_reply(const HttpReply& reply);
@@ -92,8 +95,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::vector<char> incoming_;        // where the pending read writes
   boost::beast::flat_buffer buffer_;  // received, not yet parsed
-  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  std::optional<boost::beast::http::request_parser<GrowingBody>> parser_;
   HttpRequest head_;
+  std::size_t body_bytes_ = 0;  // counted in the context
   bool head_seen_ = false;
   std::shared_ptr<ConnectionExchange> exchange_;
 

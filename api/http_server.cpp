@@ -61,7 +61,8 @@ struct HttpServer::State {
   asio::steady_timer accept_timer;
   asio::executor_work_guard<asio::io_context::executor_type> keep_io;
   asio::executor_work_guard<asio::io_context::executor_type> keep_service;
-  bool stopping = false;  // I/O thread
+  bool stopping = false;       // I/O thread
+  bool accept_failed = false;  // I/O thread: the last time
   std::promise<void> closed;
   std::string address;
   std::uint16_t port = 0;
@@ -99,11 +100,12 @@ void HttpServer::State::accept() {
   acceptor.async_accept([this](error_code error, tcp::socket socket) {
     if (stopping) return;
     if (!error) {
+      accept_failed = false;
       on_accept(std::move(socket));
       return accept();
     }
-    // Out of descriptors, most likely: the waiting client stays in the backlog.
-    log_warn("A connection could not be accepted: ", error.message());
+    // Out of descriptors, most likely: the waiting client stays in the backlog. Told once, until one is accepted.
+    if (!std::exchange(accept_failed, true)) log_warn("A connection could not be accepted: ", error.message());
     accept_timer.expires_after(kAcceptRetry);
     accept_timer.async_wait([this](error_code timer_error) {
       if (!timer_error && !stopping) accept();
@@ -162,14 +164,31 @@ void HttpServer::State::stop() {
 HttpServer::HttpServer(std::shared_ptr<State> state) : state_(std::move(state)) {}
 HttpServer::~HttpServer() { state_->stop(); }
 
+namespace {
+
+// Until nothing is left to do. What one handler throws (no memory, most likely) ends that piece of work, not the
+// others; the connection that it belonged to runs into its deadlines.
+void run(asio::io_context& context) {
+  for (;;) {
+    try {
+      context.run();
+      return;
+    } catch (const std::exception& error) {
+      log_error("A connection failed inside the server: ", error.what());
+    }
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerConfig& config, HttpHandler& handler,
                                                       MetricsRegistry& metrics) {
   auto state = std::make_shared<State>(config, handler, metrics);
   if (const auto listening = state->listen(); !listening) return listening.error();
   state->accept();
   state->schedule_checks();
-  state->io_thread = std::thread([raw = state.get()] { raw->context->io.run(); });
-  state->service_thread = std::thread([raw = state.get()] { raw->context->service.run(); });
+  state->io_thread = std::thread([raw = state.get()] { run(raw->context->io); });
+  state->service_thread = std::thread([raw = state.get()] { run(raw->context->service); });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 

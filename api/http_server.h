@@ -19,6 +19,7 @@ struct HttpServerConfig {
   std::uint16_t port = 0;          // 0: any free one
   std::int64_t max_connections = 4096;
   std::uint64_t max_body_bytes = 64 << 20;
+  std::uint64_t max_bodies = 16;  // as much as so many of the largest: of all requests that are received; more get 503
   std::uint32_t max_header_bytes = 16 << 10;
   std::size_t max_unread_bytes = 4 << 20;              // output of a stream that the client has had time to take
   std::chrono::milliseconds time_to_read{1'000};       // that much of it

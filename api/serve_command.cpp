@@ -1,13 +1,12 @@
 #include "api/serve_command.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <csignal>
+#include <thread>
 
 #include "actors/serving_system.h"
 #include "api/http_server.h"
 #include "api/openai_service.h"
+#include "api/process_limits.h"
 #include "api/server_options.h"
 #include "api/signal_watcher.h"
 #include "api/version.h"
@@ -32,22 +31,17 @@ LogLevel log_level(const std::string& name) {
   return LogLevel::kInfo;
 }
 
-// Every connection is a descriptor; the usual soft limit of 1,024 is far below the connection limit.
-void raise_descriptor_limit(std::int64_t max_connections) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  if (limit.rlim_cur < static_cast<rlim_t>(max_connections) + 128) {
-    log_warn("This process may open ", limit.rlim_cur, " files, too few for --max-connections ", max_connections, ".");
-  }
+// The actor system's workers and its own, the actors that have one, HTTP, signals, and the ones that compute.
+std::int64_t thread_count(const ServerConfig& config) {
+  const std::int64_t processors = std::max(1U, std::thread::hardware_concurrency());
+  return 16 + std::max<std::int64_t>(4, processors) + (config.threads > 0 ? config.threads : processors);
 }
 
-HttpServerConfig http_config(const ServerConfig& config) {
+HttpServerConfig http_config(const ServerConfig& config, std::int64_t max_connections) {
   HttpServerConfig http;
   http.host = config.host;
   http.port = config.port;
-  http.max_connections = config.max_connections;
+  http.max_connections = max_connections;
   http.max_body_bytes = static_cast<std::uint64_t>(config.max_body_bytes);
   http.request_timeout = milliseconds(config.request_timeout_ms);
   http.comment_interval = milliseconds(config.keepalive_comment_ms);
@@ -58,9 +52,17 @@ HttpServerConfig http_config(const ServerConfig& config) {
 
 int serve(const ServerConfig& config) {
   SignalWatcher signals(milliseconds(config.drain_timeout_ms) + kHangTime);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes fails the write (a trace ends), not the server
+  settle_signals();
   set_log_level(log_level(config.log_level));
-  raise_descriptor_limit(config.max_connections);
+  const auto connections = connections_under_file_limit(config.max_connections);
+  if (!connections) {
+    log_error(connections.error().message);
+    return 1;
+  }
+  if (const auto threads = check_threads(thread_count(config)); !threads) {
+    log_error(threads.error().message);
+    return 1;
+  }
 
   MetricsRegistry metrics;
   const SystemClock clock;
@@ -68,7 +70,7 @@ int serve(const ServerConfig& config) {
       {.api_key = config.api_key, .model_alias = config.model, .max_choices = std::min(kMostChoices, config.max_queue)},
       metrics, clock);
   // Listening comes first: a taken port is known before a long load, and health checks are answered meanwhile.
-  auto listening = HttpServer::start(http_config(config), service, metrics);
+  auto listening = HttpServer::start(http_config(config, connections.value()), service, metrics);
   if (!listening) {
     log_error(listening.error().message);
     return 1;

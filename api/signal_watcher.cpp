@@ -10,6 +10,10 @@
 namespace hotset::api {
 namespace {
 
+// What sends a signal to a process and to its group sends it twice.
+constexpr std::chrono::milliseconds kRepeats{300};
+constexpr std::chrono::milliseconds kLastWords{200};
+
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
@@ -56,10 +60,19 @@ void SignalWatcher::watch() {
   if (stopping_) return;
   if (!orderly_) std::_Exit(128 + number);
   first_.set_value(number);
-  number = next_signal(set, std::chrono::steady_clock::now() + limit_);
+  const auto first = std::chrono::steady_clock::now();
+  do {
+    number = next_signal(set, first + kRepeats);
+    if (stopping_) return;
+  } while (number > 0);
+  number = next_signal(set, first + limit_);
   if (stopping_) return;
   if (number > 0) std::_Exit(128 + number);
-  log_error("The server did not end in time after the signal: something hangs. The process ends now.");
+  // By another thread: the log itself may be what hangs.
+  std::thread([] {
+    log_error("The server did not end in time after the signal: something hangs. The process ends now.");
+  }).detach();
+  std::this_thread::sleep_for(kLastWords);
   std::_Exit(1);
 }
 

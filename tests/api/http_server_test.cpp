@@ -109,6 +109,47 @@ TEST_F(HttpServerTest, BodyLimitHoldsForLengthAndChunks) {
   }
 }
 
+// A head that declares much takes nothing by itself.
+TEST_F(HttpServerTest, DeclaredBodiesTakeNoMemory) {
+  HttpServerConfig config;
+  config.max_body_bytes = std::uint64_t{1} << 50;
+  start(config);
+  auto declared = client();
+  declared.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000000000\r\n\r\n{");
+  auto other = client();
+  other.get("/health");
+  EXPECT_EQ(other.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, BodiesTogetherAreBounded) {
+  HttpServerConfig config;
+  config.max_body_bytes = 100'000;
+  config.max_bodies = 2;
+  system_.automatic = true;
+  start(config);
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 95000\r\n\r\n";
+  const std::string most(90'000, ' ');
+  {
+    auto first = client(), second = client(), third = client(), other = client();
+    for (RawClient* one : {&first, &second}) one->send(head + most);
+    for (int i = 0; i < 20; ++i) {  // each answer a turn in which the server reads of all
+      other.get("/health");
+      ASSERT_EQ(other.answer().status, 200);
+    }
+    third.send(head + most);
+    EXPECT_EQ(third.answer().status, 503);
+  }
+  std::string body = R"({"prompt":"a"})";
+  body.resize(95'000, ' ');
+  for (int i = 0; i < 100; ++i) {  // the two have gone, once the server has noticed
+    auto next = client();
+    next.post("/v1/completions", body);
+    if (next.answer().status == 200) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  FAIL() << "bodies of clients that have gone still count";
+}
+
 TEST_F(HttpServerTest, ChunkedBodyIsRead) {
   system_.automatic = true;
   start();

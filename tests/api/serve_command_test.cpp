@@ -126,8 +126,23 @@ TEST_F(ServeCommandTest, HealthSaysDrainingAndASecondSignalEndsAtOnce) {
   ASSERT_TRUE(becomes(200));
   ::kill(child_, SIGTERM);
   ASSERT_TRUE(becomes(503));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   ::kill(child_, SIGTERM);
   EXPECT_EQ(exit_code(), 128 + SIGTERM);
+}
+
+// `timeout` sends its signal to the process and to its group.
+TEST_F(ServeCommandTest, ASignalThatComesTwiceIsOne) {
+  launch("good");
+  ASSERT_TRUE(becomes(200));
+  RawClient stream(port_);
+  stream.post("/v1/completions", R"({"prompt":"x","stream":true})");
+  ASSERT_EQ(stream.head().status, 200);
+  ::kill(child_, SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ::kill(child_, SIGTERM);
+  EXPECT_NE(stream.rest().find("The server is shutting down."), std::string::npos);
+  EXPECT_EQ(exit_code(), 0);
 }
 
 TEST_F(ServeCommandTest, AnEndThatHangsIsCut) {

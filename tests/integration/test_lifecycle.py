@@ -4,6 +4,8 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import os
+import re
 import resource
 import signal
 import socket
@@ -69,6 +71,33 @@ def test_second_server_on_the_same_port_is_refused(tmp_path):
         assert second.process.wait(30) == 1
         assert str(server.port) in second.log()
         assert server.get("/health").status == 200
+
+
+def test_output_that_nobody_reads_any_more(tmp_path):
+    """The reader of the log goes away: answers go on, and the end is orderly."""
+    with Server(tmp_path / "pipe.log", "--log-level", "debug", model=TINY) as server:
+        server.stop()
+        reading, writing = os.pipe()
+        server.process = subprocess.Popen(server.command, stdout=writing, stderr=writing, env=server.env)
+        os.close(writing)
+        server.port = 0
+        with open(reading, "rb") as output:
+            seen = b""
+            while b"Ready" not in seen:
+                seen += output.readline()
+        server.port = int(re.search(rb"Ready: http://127\.0\.0\.1:(\d+)/", seen).group(1))
+        connection, answer = open_stream(server, 400)
+        with contextlib.closing(connection):
+            answer.readline()
+            server.process.send_signal(signal.SIGTERM)
+            assert list(sse_events(iter(answer.readline, b"")))[-1] == "[DONE]"
+        assert server.process.wait(10) == 0
+
+
+def test_few_open_files_are_refused_by_name(tmp_path):
+    script = f'ulimit -n 64; exec "{BINARY}" serve --port 0 --model "{TINY}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, env=clean_environment())
+    assert done.returncode == 1 and "ulimit -n" in done.stdout + done.stderr
 
 
 def test_unknown_keys_are_named(tmp_path):
