@@ -89,11 +89,14 @@ Result<void> KvNeeds::can_ever_run(const KvDemand& demand) const {
   }
   const std::int64_t hot_pages = sparse::hot_pages_of(demand.hot_shape).total();
   if (hot_pages * config_.layout.rows.layers > config_.device_pages) {
+    const sparse::HotBufferShape& shape = demand.hot_shape;
+    const bool ring = shape.ring_tokens > shape.hot_blocks * shape.block_tokens;
+    const char* const larger = ring ? "--hot-ring" : "--hot-buffer";
     return Error{ErrorCode::kCapacityNever,
                  concat("the request needs room for ", hot_pages * kPageTokens,
                         " tokens of hot buffer and ring in the device KV cache, which holds ", device_tokens,
-                        ": use a larger --device-kv-tokens or a smaller --hot-buffer"),
-                 "--hot-buffer"};
+                        ": use a larger --device-kv-tokens or a smaller ", larger),
+                 larger};
   }
   // Up to the threshold everything is attended to, so it is resident, unless the prompt reaches it.
   if (demand.prompt_tokens < demand.threshold && !fits(resident(demand, demand.threshold))) {

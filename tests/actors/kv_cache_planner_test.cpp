@@ -384,8 +384,11 @@ TEST(KvNeeds, WhatNeverFitsIsRefusedByTheOptionsName) {
 
   const KvNeeds hot(make_config(5 * 64, KvModeChoice::kHot));
   const Error buffer = hot.can_ever_run(sparse_demand(1, 200, 10)).error();
-  EXPECT_EQ(buffer.param, "--hot-buffer");
+  EXPECT_EQ(buffer.param, "--hot-ring") << "192 tokens of ring, 144 of buffer";
   EXPECT_NE(buffer.message.find("384 tokens"), std::string::npos) << buffer.message;
+  KvDemand large = sparse_demand(1, 200, 10);
+  large.hot_shape = sparse::make_hot_buffer_shape(18, 16, 128).value();
+  EXPECT_EQ(hot.can_ever_run(large).error().param, "--hot-buffer");
   EXPECT_TRUE(hot.can_ever_run(sparse_demand(2, 100, kThreshold - 101)).ok());
   KvDemand late = sparse_demand(3, 100, 500);
   late.threshold = 500;
