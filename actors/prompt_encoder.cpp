@@ -23,7 +23,7 @@ Result<void> check_size(std::int64_t bytes, TextLimit limit, const char* field) 
   if (bytes <= limit.bytes) return {};
   return Error{ErrorCode::kContextLengthExceeded,
                concat("the context holds ", limit.context, " tokens, the prompt has ", bytes,
-                      " bytes, which are more in any case"),
+                      " bytes, which are more in any case: at most ", limit.bytes, " are read"),
                field};
 }
 

@@ -26,9 +26,9 @@ struct PromptEncoderParts {
   bool content_special_tokens = true;
 };
 
-// How much text a prompt may have to be worth encoding: it takes seconds for megabytes.
+// How much text a prompt may have to be worth encoding: megabytes take seconds.
 struct TextLimit {
-  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  // no longer text fits the context
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  // longer text does not fit the context in any case
   std::int64_t context = 0;                                       // tokens, for the message
 };
 

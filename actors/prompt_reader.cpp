@@ -12,6 +12,9 @@
 namespace hotset::actors {
 namespace {
 
+// Also a text that is too long for the context may be counted, up to what is read within a few seconds.
+constexpr std::int64_t kCountedBytes = std::int64_t{16} << 20;
+
 bool outside(std::int32_t token, std::int64_t vocabulary) { return token < 0 || token >= vocabulary; }
 
 // No text of more bytes fits the context: every token stands for at most the longest token's bytes, and normalisation
@@ -34,6 +37,11 @@ PromptReader::PromptReader(GatewayConfig config, std::shared_ptr<const PromptEnc
     : config_(std::move(config)),
       encoder_(std::move(encoder)),
       limit_{.bytes = longest_text(config_.max_context, *encoder_), .context = config_.max_context} {}
+
+Result<void> PromptReader::in_time() const {
+  if (config_.too_late == nullptr || !*config_.too_late) return {};
+  return Error{ErrorCode::kUnavailable, "the server is shutting down", {}};
+}
 
 Result<void> PromptReader::check(const GenerationRequest& request) const {
   const std::int64_t vocabulary = encoder_->vocabulary();
@@ -66,6 +74,7 @@ Result<PromptTokens> PromptReader::read(const GenerationRequest& request) const 
   const bool scoring = request.max_tokens == 0;
   PromptTokens out;
   for (const Prompt& prompt : request.prompts) {
+    if (const Result<void> good = in_time(); !good) return good.error();
     auto tokens = encoder_->encode(prompt, limit_);
     if (!tokens) return tokens.error();
     const char* field = std::holds_alternative<ChatPrompt>(prompt) ? "messages" : "prompt";
@@ -83,12 +92,16 @@ Result<PromptTokens> PromptReader::read(const GenerationRequest& request) const 
 }
 
 Result<TokenizeResponse> PromptReader::tokenize(const TokenizeRequest& request) const {
-  auto tokens = encoder_->encode(request.prompt);
+  if (const Result<void> good = in_time(); !good) return good.error();
+  TextLimit limit = limit_;
+  limit.bytes = std::max(limit.bytes, kCountedBytes);
+  auto tokens = encoder_->encode(request.prompt, limit);
   if (!tokens) return tokens.error();
   return TokenizeResponse{.tokens = std::move(tokens).value(), .max_model_len = config_.max_context};
 }
 
 Result<std::string> PromptReader::detokenize(const std::vector<std::int32_t>& tokens) const {
+  if (const Result<void> good = in_time(); !good) return good.error();
   if (encoder_->tokenizer() == nullptr) {
     return invalid_argument("the model has no tokenizer: token ids have no text", "tokens");
   }

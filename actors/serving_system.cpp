@@ -1,5 +1,6 @@
 #include "actors/serving_system.h"
 
+#include <algorithm>
 #include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/logger.hpp>
@@ -27,6 +28,7 @@ class LocalServingSystem final : public ServingSystem {
         open_(std::make_shared<OpenRequests>()),
         health_(std::make_shared<EngineHealth>(parts.clock, std::chrono::nanoseconds(parts.stall_timeout).count())),
         system_(std::make_unique<caf::actor_system>(config_)) {
+    parts.gateway.too_late = too_late_to_read_;
     actors_ = spawn_process(*system_, {.serving = std::move(parts),
                                        .open = open_,
                                        .health = health_,
@@ -100,7 +102,7 @@ class LocalServingSystem final : public ServingSystem {
       caf::anon_send(actors_->gateway, FailOpenRequests{.error = error});
       open_->wait_until_empty(std::chrono::steady_clock::now() + kLastWords);
     }
-    stop_actors();
+    stop_actors(end);
     for (const std::shared_ptr<ResponseSink>& sink : open_->take_all()) sink->on_error(error);
   }
 
@@ -110,7 +112,8 @@ class LocalServingSystem final : public ServingSystem {
     return {ErrorCode::kUnavailable, "the server is shutting down", {}};
   }
 
-  void stop_actors() {
+  // Texts that wait to be read are read until `end`; the one under way is read in any case.
+  void stop_actors(std::chrono::steady_clock::time_point end) {
     std::optional<ProcessActors> actors;
     {
       const std::unique_lock lock(gate_);
@@ -119,7 +122,15 @@ class LocalServingSystem final : public ServingSystem {
     caf::anon_send(actors->supervisor, StopActors{});
     {
       const caf::scoped_actor self(*system_);
-      self->wait_for(actors->supervisor);
+      self->monitor(actors->supervisor);
+      bool ended = false;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      self->receive([&](const caf::down_msg&) { ended = true; },
+                    caf::after(std::max(left, std::chrono::milliseconds(0))) >> [] {});
+      if (!ended) {
+        *too_late_to_read_ = true;
+        self->receive([](const caf::down_msg&) {});
+      }
     }
     actors.reset();
     system_.reset();  // joins every thread
@@ -131,6 +142,7 @@ class LocalServingSystem final : public ServingSystem {
   std::shared_ptr<EngineHealth> health_;
   std::atomic<RequestHandle> last_handle_{0};
   std::mutex stop_mutex_;
+  std::shared_ptr<std::atomic<bool>> too_late_to_read_ = std::make_shared<std::atomic<bool>>(false);
   ActorConfig config_;  // outlives the system
   std::unique_ptr<caf::actor_system> system_;
   std::shared_mutex gate_;               // exclusively only to take actors_ away

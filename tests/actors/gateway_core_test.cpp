@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -327,6 +329,13 @@ TEST(PromptReaderOfChats, AChatThatCannotFitIsNotEncoded) {
         .messages_json = nlohmann::json::array({message}).dump(), .tools_json = {}, .template_kwargs_json = {}});
     return reader.read(request);
   };
+  const auto count = [&](std::size_t rendered) {
+    const nlohmann::json messages{{{"size", rendered}}};
+    return reader.tokenize(
+        {.prompt = ChatPrompt{.messages_json = messages.dump(), .tools_json = {}, .template_kwargs_json = {}}});
+  };
+  EXPECT_EQ(count(5000).value().tokens.size(), 5000U);
+  EXPECT_EQ(count((16U << 20) + 1).error().code, ErrorCode::kContextLengthExceeded);
   EXPECT_EQ(read(99, 100'000).value().at(0)->size(), 99U);  // a template may drop most of what it gets
   // 100 tokens of at most 7 bytes, times four: as for text.
   for (const auto& [bytes, message] :
@@ -337,6 +346,34 @@ TEST(PromptReaderOfChats, AChatThatCannotFitIsNotEncoded) {
     EXPECT_EQ(refused.error().param, "messages");
     EXPECT_NE(refused.error().message.find(message), std::string::npos) << refused.error().message;
   }
+}
+
+TEST(PromptReaderAtTheEnd, WhatStillWaitsIsRefused) {
+  PromptEncoderParts parts;
+  parts.tokenizer = fakes::byte_tokenizer();
+  parts.vocabulary = fakes::kVocabulary;
+  const auto too_late = std::make_shared<std::atomic<bool>>(false);
+  const PromptReader reader({.max_context = 100, .max_sequences = 8, .eos_tokens = {}, .too_late = too_late},
+                            std::make_shared<const PromptEncoder>(std::move(parts)));
+  const TokenizeRequest text{.prompt = TextPrompt{.text = "a"}};
+  EXPECT_TRUE(reader.read(text_request("a")).ok());
+  EXPECT_TRUE(reader.tokenize(text).ok());
+  EXPECT_TRUE(reader.detokenize({'a'}).ok());
+  *too_late = true;
+  EXPECT_EQ(reader.read(text_request("a")).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(reader.tokenize(text).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(reader.detokenize({'a'}).error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(GatewayCoreTest, TokenizeCountsTextBeyondTheContextButNotAnyText) {
+  constexpr std::size_t kMost = std::size_t{16} << 20;
+  // No UTF-8: the tokenizer refuses it at once, so that the test need not wait for megabytes.
+  const auto code = [&](std::size_t bytes) {
+    return reader_->tokenize({.prompt = TextPrompt{.text = std::string(bytes, '\xFF')}}).error().code;
+  };
+  EXPECT_EQ(reader_->tokenize({.prompt = TextPrompt{.text = std::string(5000, 'x')}}).value().tokens.size(), 5000U);
+  EXPECT_EQ(code(kMost), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code(kMost + 1), ErrorCode::kContextLengthExceeded);
 }
 
 TEST_F(GatewayCoreTest, TokenizeAndDetokenize) {

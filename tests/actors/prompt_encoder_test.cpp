@@ -112,7 +112,7 @@ TEST(PromptEncoder, TheLimitIsForTheTextThatTheTemplateMakes) {
     EXPECT_EQ(refused.error().code, ErrorCode::kContextLengthExceeded);
     EXPECT_EQ(refused.error().param, "messages");
     EXPECT_EQ(refused.error().message,
-              "the context holds 5 tokens, the prompt has 21 bytes, which are more in any case");
+              "the context holds 5 tokens, the prompt has 21 bytes, which are more in any case: at most 20 are read");
   }
 }
 

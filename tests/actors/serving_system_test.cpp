@@ -169,6 +169,50 @@ TEST(ServingSystem, StopLetsRunningAnswersEnd) {
   EXPECT_EQ(sink->usage->completion_tokens, 300);
 }
 
+// A text that is being read, and two that wait for it, when the server stops.
+void stop_while_reading(std::chrono::milliseconds deadline, std::vector<ErrorCode>& refusals, int& reads) {
+  const auto gate = std::make_shared<Gate>();
+  PromptEncoderParts text;
+  text.tokenizer = fakes::byte_tokenizer();
+  text.vocabulary = fakes::kVocabulary;
+  text.render = [gate, &reads](const ChatPrompt&) -> Result<std::string> {
+    ++reads;
+    gate->arrive();
+    gate->pass();
+    return std::string("ab");
+  };
+  ServingParts parts = parts_with(std::make_shared<fakes::ScriptedExecutor>());
+  parts.encoder = std::make_shared<const PromptEncoder>(std::move(text));
+  MetricsRegistry metrics;
+  auto system = start_serving(std::move(parts), metrics);
+  int answers = 0;  // of one thread, which stop() joins
+  for (int i = 0; i < 3; ++i) {
+    system->tokenize({.prompt = ChatPrompt{}}, [&](const Result<TokenizeResponse>& answer) {
+      ++answers;
+      if (!answer) refusals.push_back(answer.error().code);
+    });
+  }
+  gate->wait_until_entered();
+  std::thread stopper([&] { system->stop(deadline); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // beyond the short deadline
+  gate->open();
+  stopper.join();
+  EXPECT_EQ(answers, 3);
+}
+
+TEST(ServingSystem, StopReadsTheTextsThatWaitUntilItsDeadlineOnly) {
+  std::vector<ErrorCode> refusals;
+  int reads = 0;
+  stop_while_reading(std::chrono::milliseconds(1), refusals, reads);
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(refusals, std::vector<ErrorCode>(2, ErrorCode::kUnavailable));
+  refusals.clear();
+  reads = 0;
+  stop_while_reading(std::chrono::milliseconds(60'000), refusals, reads);
+  EXPECT_EQ(reads, 3);
+  EXPECT_TRUE(refusals.empty());
+}
+
 TEST(ServingSystem, ACancelledSinkIsReleasedAndHearsNothing) {
   MetricsRegistry metrics;
   auto executor = std::make_shared<GatedExecutor>();
