@@ -6,6 +6,8 @@
 #include <caf/logger.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
+#include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -14,6 +16,7 @@
 #include "actors/actor_config.h"
 #include "actors/serving_parts.h"
 #include "actors/supervisor.h"
+#include "core/log.h"
 
 namespace hotset::actors {
 namespace {
@@ -29,11 +32,17 @@ class LocalServingSystem final : public ServingSystem {
         health_(std::make_shared<EngineHealth>(parts.clock, std::chrono::nanoseconds(parts.stall_timeout).count())),
         system_(std::make_unique<caf::actor_system>(config_)) {
     parts.gateway.too_late = too_late_to_read_;
-    actors_ = spawn_process(*system_, {.serving = std::move(parts),
-                                       .open = open_,
-                                       .health = health_,
-                                       .gateway_metrics = std::make_shared<GatewayMetrics>(metrics),
-                                       .engine_metrics = std::make_shared<EngineMetrics>(metrics)});
+    try {
+      actors_ = spawn_process(*system_, {.serving = std::move(parts),
+                                         .open = open_,
+                                         .health = health_,
+                                         .gateway_metrics = std::make_shared<GatewayMetrics>(metrics),
+                                         .engine_metrics = std::make_shared<EngineMetrics>(metrics)});
+    } catch (const std::exception& failed) {
+      // Nobody would stop the actors that are there already, and the system waits for them for ever.
+      log_error("The server's parts can't be started: ", failed.what(), " (threads or memory: ulimit -u and -v)");
+      std::_Exit(1);
+    }
     // CAF gave this thread a share of the system's logger, and the system's destructor waits for the last share:
     // without this line a stop() from another thread would never return.
     caf::logger::set_current_actor_system(nullptr);
