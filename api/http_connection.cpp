@@ -189,7 +189,8 @@ void Connection::parse() {
     if (buffer_.size() != 0) {
       buffer_.consume(parser_->put(buffer_.data(), error));
       count_body(parser_->get().body().size());
-      if (context_.body_bytes > context_.config.max_bodies * context_.config.max_body_bytes)
+      const bool full = context_.body_bytes > context_.config.max_bodies * context_.config.max_body_bytes;
+      if (full && body_bytes_ > kBufferLimit)  // small ones always have room
         return refuse(503, "Too many large requests are received at once; try again later.");
     } else {
       error = http::error::need_more;

@@ -38,6 +38,19 @@ std::chrono::milliseconds check_interval(const HttpServerConfig& config) {
   return std::clamp(shortest / 4, std::chrono::milliseconds(20), std::chrono::milliseconds(500));
 }
 
+// Until nothing is left to do. What one handler throws (no memory, most likely) ends that piece of work, not the
+// others; the connection that it belonged to runs into its deadlines.
+void run(asio::io_context& context) {
+  for (;;) {
+    try {
+      context.run();
+      return;
+    } catch (const std::exception& error) {
+      log_error("A connection failed inside the server: ", error.what());
+    }
+  }
+}
+
 }  // namespace
 
 struct HttpServer::State {
@@ -101,8 +114,8 @@ void HttpServer::State::accept() {
     if (stopping) return;
     if (!error) {
       accept_failed = false;
-      on_accept(std::move(socket));
-      return accept();
+      accept();  // before anything that may lack memory: the next one is waited for in any case
+      return on_accept(std::move(socket));
     }
     // Out of descriptors, most likely: the waiting client stays in the backlog. Told once, until one is accepted.
     if (!std::exchange(accept_failed, true)) log_warn("A connection could not be accepted: ", error.message());
@@ -132,11 +145,11 @@ void HttpServer::State::schedule_checks() {
   check_timer.expires_after(check_interval(context->config));
   check_timer.async_wait([this](error_code error) {
     if (error || stopping) return;
+    schedule_checks();
     const auto now = std::chrono::steady_clock::now();
     // A copy: a connection that closes leaves the set.
     const std::vector<std::shared_ptr<Connection>> all(context->connections.begin(), context->connections.end());
     for (const auto& connection : all) connection->check(now);
-    schedule_checks();
   });
 }
 
@@ -163,23 +176,6 @@ void HttpServer::State::stop() {
 
 HttpServer::HttpServer(std::shared_ptr<State> state) : state_(std::move(state)) {}
 HttpServer::~HttpServer() { state_->stop(); }
-
-namespace {
-
-// Until nothing is left to do. What one handler throws (no memory, most likely) ends that piece of work, not the
-// others; the connection that it belonged to runs into its deadlines.
-void run(asio::io_context& context) {
-  for (;;) {
-    try {
-      context.run();
-      return;
-    } catch (const std::exception& error) {
-      log_error("A connection failed inside the server: ", error.what());
-    }
-  }
-}
-
-}  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerConfig& config, HttpHandler& handler,
                                                       MetricsRegistry& metrics) {

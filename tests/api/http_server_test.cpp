@@ -138,6 +138,8 @@ TEST_F(HttpServerTest, BodiesTogetherAreBounded) {
     }
     third.send(head + most);
     EXPECT_EQ(third.answer().status, 503);
+    other.post("/v1/completions", R"({"prompt":"small"})");
+    EXPECT_EQ(other.answer().status, 200);
   }
   std::string body = R"({"prompt":"a"})";
   body.resize(95'000, ' ');
