@@ -53,6 +53,16 @@ TEST(ThreadPool, PlainWritesAreSeenAfterwards) {
   for (std::int64_t i = 0; i < 1000; ++i) ASSERT_EQ(out[static_cast<std::size_t>(i)], i * 500 * 501 / 2);
 }
 
+// Workers wake for the job while the pool is being destroyed.
+TEST(ThreadPool, APoolEndsRightBehindAJob) {
+  for (int pool = 0; pool < 20'000; ++pool) {
+    ThreadPool threads(3);
+    std::atomic<int> done{0};
+    threads.run(2, [&](std::int64_t, int) { ++done; });
+    ASSERT_EQ(done.load(), 2);
+  }
+}
+
 TEST(ThreadPool, WorkersWithoutWorkCanBeJoined) {
   for (int i = 0; i < 50; ++i) {
     ThreadPool pool(4);
