@@ -93,7 +93,8 @@ void ThreadPool::worker_loop(int worker) {
   while (true) {
     const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
     while (!spin_until(changed)) epoch_.wait(seen, std::memory_order_acquire);
-    // In this order: the destructor stops, then counts. A worker that has seen its count would wait for ever for another.
+    // In this order: the destructor stops, then counts. A worker that has seen its count would wait for ever for
+    // another.
     seen = epoch_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     take_tasks(seen, worker);
