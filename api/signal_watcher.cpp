@@ -14,13 +14,21 @@ namespace {
 constexpr std::chrono::milliseconds kRepeats{300};
 constexpr std::chrono::milliseconds kLastWords{200};
 
+constexpr int kWatched[] = {SIGTERM, SIGINT};
+
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  for (const int number : kWatched) sigaddset(&set, number);
   return set;
 }
+
+// The watcher's thread, for forward().
+std::atomic<pthread_t> watching;
+
+// Runs in threads that were there before the watcher, such as those of a preloaded profiler: they do not block the
+// signals, and the kernel prefers them.
+void forward(int number) { pthread_kill(watching, number); }
 
 // The next signal's number, or 0 when none came before the deadline.
 int next_signal(const sigset_t& set, std::chrono::steady_clock::time_point deadline) {
@@ -39,9 +47,15 @@ SignalWatcher::SignalWatcher(std::chrono::milliseconds limit) : limit_(limit) {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   thread_ = std::thread([this] { watch(); });
+  watching = thread_.native_handle();
+  struct sigaction action = {};
+  action.sa_handler = forward;
+  action.sa_flags = SA_RESTART;
+  for (const int number : kWatched) sigaction(number, &action, nullptr);
 }
 
 SignalWatcher::~SignalWatcher() {
+  for (const int number : kWatched) ::signal(number, SIG_DFL);
   stopping_ = true;
   pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();

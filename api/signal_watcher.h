@@ -9,7 +9,8 @@
 
 namespace hotset::api {
 
-// Make it before any other thread, so that all of them leave the signals to it. One per process.
+// Make it before any other thread, so that all of them leave the signals to it; a thread that is older passes them on.
+// One per process.
 class SignalWatcher {
  public:
   // `limit`: from the first signal to the end of the process; past it the process ends with exit code 1, whatever
