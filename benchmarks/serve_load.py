@@ -74,13 +74,18 @@ class Geometry:
         self.context, self.host_gib = context, host_gib
 
 
-GEOMETRIES = {
-    "llama": Geometry(LLAMA, ["--algorithm", "lowrank", "--index-rank", 32, "--sparse-budget", BUDGET, "--hot-buffer",
-                              HOT_BUFFER, "--sparse-threshold", 4096], [1, 8, 16, 32, 43], 32768, 96),
-    "deepseek": Geometry(DEEPSEEK, ["--algorithm", "dsa", "--hot-buffer", HOT_BUFFER], [1, 8, 16, 32, 65], 32768, 96),
-    "tiny-llama": Geometry(None, ["--algorithm", "quest", "--sparse-block", 16, "--sparse-window", 32, "--sparse-budget", 64,
-                                  "--hot-buffer", 128, "--sparse-threshold", 64], [1, 8, 16], 512, 1),
+LLAMA_OPTIONS = {
+    "algorithm": "lowrank", "index-rank": 32, "sparse-budget": BUDGET, "hot-buffer": HOT_BUFFER, "sparse-threshold": 4096,
 }  # fmt: skip
+DEEPSEEK_OPTIONS = {"algorithm": "dsa", "hot-buffer": HOT_BUFFER}
+TINY_OPTIONS = {
+    "algorithm": "quest", "sparse-block": 16, "sparse-window": 32, "sparse-budget": 64, "hot-buffer": 128, "sparse-threshold": 64,
+}  # fmt: skip
+GEOMETRIES = {
+    "llama": Geometry(LLAMA, LLAMA_OPTIONS, [1, 8, 16, 32, 43], 32768, 96),
+    "deepseek": Geometry(DEEPSEEK, DEEPSEEK_OPTIONS, [1, 8, 16, 32, 65], 32768, 96),
+    "tiny-llama": Geometry(None, TINY_OPTIONS, [1, 8, 16], 512, 1),
+}
 
 
 def arguments():
@@ -105,7 +110,7 @@ def arguments():
         help="client processes (default here: %(default)s)")
     add("--beside", type=pathlib.Path, metavar="PROGRAM", help="benchmarks/cuda/throughput of a build")
     add("--timeout", type=int, default=300, metavar="S", help="for one number of sequences (default: %(default)s)")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="one more option of hotset serve; may repeat")
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="one more option of hotset serve, or another value; may repeat")
     given = parser.parse_args()
     geometry = GEOMETRIES[given.geometry]
     given.sequences = given.sequences or geometry.sequences
@@ -160,17 +165,23 @@ def make_model(given, folder):
 
 def server_options(given):
     geometry = GEOMETRIES[given.geometry]
-    pages = -(-(given.context + 1) // PAGE_TOKENS) + 1  # of a sequence, as throughput.cpp counts
-    options = ["--device", given.device, "--max-context", given.context, "--max-batch", given.max_batch]
-    options += ["--max-queue", max(given.sequences), "--prefill-chunk", given.prefill_chunk, "--kv-dtype", "fp8"]
-    options += ["--device-kv-tokens", given.device_kv_sequences * pages * PAGE_TOKENS, "--host-kv", f"{given.host_gib}GiB"]
-    options += geometry.options
+    sequence = PAGE_TOKENS * (-(-(given.context + 1) // PAGE_TOKENS) + 1)  # tokens of its pages, as throughput.cpp counts
+    options = {
+        "device": given.device,
+        "max-context": given.context,
+        "max-batch": given.max_batch,
+        "max-queue": max(given.sequences),
+        "prefill-chunk": given.prefill_chunk,
+        "kv-dtype": "fp8",
+        "device-kv-tokens": given.device_kv_sequences * sequence,
+        "device-metadata-tokens": max(given.max_batch, *given.sequences) * sequence,
+        "host-kv": f"{given.host_gib}GiB",
+        **geometry.options,
+    }
     if geometry.config:
-        options += ["--load-format", "dummy", "--fill-kv", "synthetic", "--selection-model", f"churn={given.churn}"]
-    for one in given.option:
-        name, _, value = one.partition("=")
-        options += [f"--{name.lstrip('-')}", value]
-    return options
+        options |= {"load-format": "dummy", "fill-kv": "synthetic", "selection-model": f"churn={given.churn}"}
+    options |= {name.lstrip("-"): value for name, _, value in (one.partition("=") for one in given.option)}
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 def summary_of(log):
@@ -249,7 +260,8 @@ def request_of(number, prompt_tokens, tokens, model, vocabulary):
 async def run_streams(port, requests, tokens, pipe):
     """Connects, says so, sends everything at a word and returns the streams' outcomes."""
     loop = asyncio.get_running_loop()
-    streams = [(await loop.create_connection(lambda request=request: Stream(request), "127.0.0.1", port))[1] for request in requests]
+    connect = [loop.create_connection(lambda request=request: Stream(request), "127.0.0.1", port) for request in requests]
+    streams = [stream for _, stream in await asyncio.gather(*connect)]
     pipe.send("connected")
     pipe.recv()
     gc.disable()
@@ -262,6 +274,7 @@ async def run_streams(port, requests, tokens, pipe):
 def client(port, numbers, shape, pipe):
     """A process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     requests = [request_of(number, *shape) for number in numbers]
     pipe.send(asyncio.run(run_streams(port, requests, shape[1], pipe)))
 
@@ -305,16 +318,15 @@ class Point:
 
     def run(self):
         number = min(self.given.clients, self.sequences)
-        pairs = [multiprocessing.Pipe() for _ in range(number)]
-        clients = []
+        pipes, clients = [], []
         try:
-            for index, (_, theirs) in enumerate(pairs):
-                numbers = range(index, self.sequences, number)
-                process = multiprocessing.Process(target=client, args=(self.server.port, numbers, self.shape, theirs), daemon=True)
-                process.start()
-                theirs.close()  # so that its end is seen here
-                clients.append(process)
-            pipes = [ours for ours, _ in pairs]
+            for index in range(number):
+                ours, theirs = multiprocessing.Pipe()
+                arguments_of = (self.server.port, range(index, self.sequences, number), self.shape, theirs)
+                clients.append(multiprocessing.Process(target=client, args=arguments_of, daemon=True))
+                clients[-1].start()
+                theirs.close()  # no other client inherits it, so its end is seen here
+                pipes.append(ours)
             for pipe in pipes:
                 assert pipe.recv() == "connected"
             for pipe in pipes:
@@ -394,9 +406,10 @@ def at_share(ordered, share):
 
 
 def print_header():
-    print(f"\n{'':15} | {'measured':>17} | {'between two tokens, ms':>33} | {'first token, s':>15} | {'device':>6} {'server':>7} {'client':>8}")
+    print(f"\n{'':15} | {'measured':>17} | {'between two tokens, ms':>33} | {'first token, s':>15} | "
+          f"{'device':>6} {'server':>7} {'client':>8}")  # fmt: skip
     print(f"{'sequences':>9} {'hot':>5} | {'s':>7} {'tokens/s':>9} | {'median':>8} {'99 %':>8} {'largest':>8} {'merged':>6} | "
-          f"{'median':>7} {'last':>7} | {'idle %':>6} {'cores':>7} {'% of one':>8}", flush=True)
+          f"{'median':>7} {'last':>7} | {'idle %':>6} {'cores':>7} {'% of one':>8}", flush=True)  # fmt: skip
 
 
 # --- the engine alone ------------------------------------------------------------------------------------------------
@@ -440,13 +453,15 @@ def serve_and_measure(given, folder):
     """Tokens/s of each number of sequences."""
     from hotset_server import Server
 
-    vocabulary = make_model(given, folder / "model")
-    environment = {"XDG_CACHE_HOME": str(folder / "cache")}
-    server = Server(folder / "log", *server_options(given), model=folder / "model", env=environment)
+    model = folder / given.geometry
+    vocabulary = make_model(given, model)
+    server = Server(folder / "log", *server_options(given), model=model, env={"XDG_CACHE_HOME": str(folder / "cache")})
     rates = {}
     try:
         began = time.monotonic()
-        server.__enter__()
+        server.start()
+        server.wait_healthy()
+        server.model_name = given.geometry
         print(f"{summary_of(server.log())}; healthy after {time.monotonic() - began:.1f} s")
         print_header()
         for sequences in given.sequences:
@@ -458,8 +473,8 @@ def serve_and_measure(given, folder):
         if code != 0:
             raise Failure(f"the server ended with {code}")
     except (Failure, AssertionError) as failure:
-        print(f"\nserve_load: {failure}\n\nend of the server's log:\n{server.log()[-4000:]}", flush=True)
-        raise Failure("see above") from None
+        words = str(failure)  # those of hotset_server hold the log
+        raise Failure(words if "\n" in words else f"{words}\n\nend of the server's log:\n{server.log()[-4000:]}") from None
     finally:
         if server.process is not None and server.process.poll() is None:
             server.process.kill()
@@ -469,10 +484,11 @@ def serve_and_measure(given, folder):
 
 def main():
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server ends, too
     os.environ["HOTSET_BINARY"] = str(given.binary.resolve())  # read by hotset_server when it is imported
     sys.path.insert(0, str(REPOSITORY / "tests" / "integration"))
     print(f"{os.cpu_count()} processors, shared by server and clients ({given.clients}); context {given.context}, churn {given.churn}; "
-          f"hotset serve {' '.join(map(str, server_options(given)))}")  # fmt: skip
+          f"hotset serve {' '.join(server_options(given))}")  # fmt: skip
     try:
         with tempfile.TemporaryDirectory(prefix="serve-load-") as folder:
             rates = serve_and_measure(given, pathlib.Path(folder))
