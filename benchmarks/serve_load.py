@@ -110,7 +110,8 @@ def arguments():
         help="client processes (default here: %(default)s)")
     add("--beside", type=pathlib.Path, metavar="PROGRAM", help="benchmarks/cuda/throughput of a build")
     add("--timeout", type=int, default=300, metavar="S", help="for one number of sequences (default: %(default)s)")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="one more option of hotset serve, or another value; may repeat")
+    add("--option", action="append", default=[], metavar="NAME=VALUE",
+        help="one more option of hotset serve, or another value; may repeat")
     given = parser.parse_args()
     geometry = GEOMETRIES[given.geometry]
     given.sequences = given.sequences or geometry.sequences
@@ -122,7 +123,8 @@ def arguments():
 
 
 def check(given, refuse):
-    if min(*given.sequences, given.clients, given.device_kv_sequences, given.prefill_chunk, given.host_gib, given.context) < 1:
+    numbers = [given.clients, given.device_kv_sequences, given.prefill_chunk, given.host_gib, given.context, given.max_batch]
+    if min(*given.sequences, *numbers, given.settle + 1) < 1:
         refuse("numbers are positive")
     for count in given.sequences:
         tokens = tokens_of(given, count)
@@ -487,7 +489,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server ends, too
     os.environ["HOTSET_BINARY"] = str(given.binary.resolve())  # read by hotset_server when it is imported
     sys.path.insert(0, str(REPOSITORY / "tests" / "integration"))
-    print(f"{os.cpu_count()} processors, shared by server and clients ({given.clients}); context {given.context}, churn {given.churn}; "
+    print(f"{os.cpu_count()} processors, shared by server and clients ({given.clients}); context {given.context}; "
           f"hotset serve {' '.join(server_options(given))}")  # fmt: skip
     try:
         with tempfile.TemporaryDirectory(prefix="serve-load-") as folder:
