@@ -253,6 +253,7 @@ __global__ void __launch_bounds__(128 * Keys::kGroups, 1) score_kernel(const Ind
     __syncthreads();  // the row before is done with the query
     load_query<Keys, kHeads>(shared, params.q + query * params.q_stride, params.weights + query * params.heads);
     __syncthreads();
+    __syncthreads();  // racecheck does not see one barrier of the block behind those of its groups
     group.score_row(row, begin);
   });
 }
