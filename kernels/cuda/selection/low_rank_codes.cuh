@@ -21,7 +21,6 @@ namespace hotset::kernels::cuda {
 
 constexpr int kTiles = static_cast<int>(kPageTokens) / 16;
 constexpr int kLaneTokens = 2 * kTiles;
-constexpr int kMostGroup = kSliceHeads;  // query heads of a product
 
 // A lane's codes of one token: rank / 4 of them.
 template <int kRank>

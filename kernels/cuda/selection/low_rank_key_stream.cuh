@@ -23,6 +23,10 @@ struct KeyRing {
   __device__ void init() {
     if (threadIdx.x < kWarps * kPieceStages) init_copy_barrier(&filled[0][0] + threadIdx.x);
   }
+  __device__ void load(PagePart<kRank> (&parts)[kPieceHeads], int warp, int stage) const {
+#pragma unroll
+    for (int i = 0; i < kPieceHeads; ++i) parts[i].load(pieces[warp][stage] + i * PagePart<kRank>::kBytes);
+  }
 };
 
 // The pages of one warp of a block, in the order in which it takes them: unit after unit of each row, and once more,
@@ -79,7 +83,8 @@ struct PageCursor {
   }
 };
 
-// A warp's ring. Every piece that is started is taken, in order. Page ids and keys are read past the L1.
+// A warp's ring. Every piece that is started is waited for, loaded (any number of times) and dropped, in order. Page
+// ids and keys are read past the L1.
 template <int kRank, int kWarps>
 struct KeyStream {
   KeyRing<kRank, kWarps>& ring;
@@ -102,10 +107,9 @@ struct KeyStream {
     enter();
     for (int i = 0; i < kPieceStages; ++i) start(i);
   }
-  __device__ void take(PagePart<kRank> (&parts)[kPieceHeads]) {
-    wait_bulk_copy(&ring.filled[ahead.warp][stage], parity);
-#pragma unroll
-    for (int i = 0; i < kPieceHeads; ++i) parts[i].load(ring.pieces[ahead.warp][stage] + i * PagePart<kRank>::kBytes);
+  __device__ void wait() const { wait_bulk_copy(&ring.filled[ahead.warp][stage], parity); }
+  __device__ void load(PagePart<kRank> (&parts)[kPieceHeads]) const { ring.load(parts, ahead.warp, stage); }
+  __device__ void drop() {
     __syncwarp();
     start(stage);
     parity ^= static_cast<std::uint32_t>(stage);

@@ -2,14 +2,15 @@
 // shared memory until all blocks have added to the row's sums (low_rank_sums.cuh).
 //
 // Unit g of the list over all rows belongs to block g modulo the grid; every block goes through its units in order. A
-// warp takes a page of a unit (several where there are fewer than 8 KV heads). For each row:
+// warp takes a page of a unit (several where there are at most 4 slices of query heads). For each row:
 // 1. powers of the unit and each page's sum of them; one warp joins the pages and hands the unit's sum on;
 // 2. a wait for the sums of all units of the row, which are joined in a fixed tree;
 // 3. scores from the powers that were kept.
 // Of a row that has more units than there are blocks, a block keeps the last unit and makes the powers of its others
-// again, from the same instructions. Where all units together are at most a quarter or half of the grid, each is spread
-// over four or two blocks (low_rank_spread.cuh). Units and their quarters are fixed by position, so neither the grid
-// nor other rows show in a score.
+// again, from the same instructions. More slices than a block has room for go in two launches, each of half of the KV
+// heads, of which the second adds its scores. Where all units together are at most a quarter or half of the grid, each
+// is spread over four or two blocks (low_rank_spread.cuh). Units and their quarters are fixed by position, so neither
+// the grid nor other rows show in a score.
 //
 // Blocks wait for one another: the launch is cooperative, so all of them run at once. They finish as they wait for a
 // row only after their own part of it, and rows come in the same order everywhere.
@@ -26,28 +27,29 @@
 namespace hotset::kernels::cuda {
 namespace {
 
+constexpr int kMostLaunches = 2;  // that KV heads are divided among
 constexpr float kLeastUnit = 0x1p-60F;
 constexpr float kMostUnit = 0x1p40F;
 constexpr std::int32_t kNanBits = 0x7fc00000;
 
-// Block: (row, KV head). Sums as those of project_heads().
+// Block: (row, slice of heads), of all launches. Sums as those of project_heads(). `work`: of the first launch.
 template <int kRank>
 __global__ void __launch_bounds__(kProjectThreads)
     project_kernel(const LowRankScoresDeviceParams params, const OneReadWork work) {
-  __shared__ float sums[kProjectWarps][kMostGroup * kRank];
-  __shared__ float projected[kMostGroup * kRank];
+  __shared__ float sums[kProjectWarps][kSliceHeads * kRank];
+  __shared__ float projected[kSliceHeads * kRank];
   constexpr int kChannels = 8;  // of a warp at a time
-  constexpr int kLaneOutputs = kMostGroup * kRank / 32;
+  constexpr int kLaneOutputs = kSliceHeads * kRank / 32;
   const std::int64_t row = blockIdx.x;
-  const int kv_head = static_cast<int>(blockIdx.y);
+  const int slice = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int kv_heads = params.rows.geometry.kv_heads;
-  const int group = params.heads / kv_heads;
+  const HeadSlices slices(params.heads, params.rows.geometry.kv_heads);
+  const int heads = slices.heads(slice);
   const int dim = params.rows.geometry.dim;
   const int begin = dim * warp / kProjectWarps;
   const int end = dim * (warp + 1) / kProjectWarps;
-  const float* const column = params.basis + std::int64_t{kv_head} * dim * kRank + lane % kRank;
+  const float* const column = params.basis + std::int64_t{slice / slices.of_group} * dim * kRank + lane % kRank;
   // No kernel writes the basis.
   float basis[kChannels];
 #pragma unroll
@@ -58,8 +60,9 @@ __global__ void __launch_bounds__(kProjectThreads)
   let_next_kernel_start();
   const std::int64_t length = scored_length(params.rows, row);
   if (length == 0) return;
-  const float* const q = params.q + query_row(params.rows, row) * params.q_stride + std::int64_t{kv_head} * group * dim;
-  float mine[kLaneOutputs] = {};  // of outputs 32 j + lane of [head of the group][channel of the basis]
+  const float* const q =
+      params.q + query_row(params.rows, row) * params.q_stride + std::int64_t{slices.first_head(slice)} * dim;
+  float mine[kLaneOutputs] = {};  // of outputs 32 j + lane of [head of the slice][channel of the basis]
   for (int base = begin; base < end; base += kChannels) {
     float x[kChannels][kLaneOutputs];
 #pragma unroll
@@ -67,7 +70,7 @@ __global__ void __launch_bounds__(kProjectThreads)
       if (base != begin) basis[c] = base + c < end ? column[(base + c) * kRank] : 0.0F;
 #pragma unroll
       for (int j = 0; j < kLaneOutputs; ++j) {
-        const int head = min((32 * j + lane) / kRank, group - 1);
+        const int head = min((32 * j + lane) / kRank, heads - 1);
         x[c][j] = base + c < end ? q[head * dim + base + c] : 0.0F;
       }
     }
@@ -82,14 +85,16 @@ __global__ void __launch_bounds__(kProjectThreads)
   const auto units = static_cast<std::int32_t>((pages + unit_pages - 1) / unit_pages);
   const int lines = units <= kMostSpreadUnits ? kQuarters : 1;  // of a unit
 #pragma unroll 1
-  for (std::int32_t unit = kv_head * kProjectWarps + warp; unit < units; unit += kv_heads * kProjectWarps) {
-    for (int i = 0; i < lines; ++i) work.line(row, unit, i)[lane] = kAbsent;
+  for (std::int32_t unit = slice % work.slices * kProjectWarps + warp; unit < units;
+       unit += work.slices * kProjectWarps) {
+    std::uint32_t* const line = work.line(row, unit, 0) + slice / work.slices * work.sum_words(params.rows.rows);
+    for (int i = 0; i < lines; ++i) line[i * kPaddedHeads + lane] = kAbsent;
   }
 #pragma unroll
   for (int j = 0; j < kLaneOutputs; ++j) sums[warp][32 * j + lane] = mine[j];
   __syncthreads();
   const int i = static_cast<int>(threadIdx.x);
-  if (i < group * kRank) {
+  if (i < heads * kRank) {
     float sum = 0.0F;
 #pragma unroll
     for (int part = 0; part < kProjectWarps; ++part) sum += sums[part][i];
@@ -98,8 +103,8 @@ __global__ void __launch_bounds__(kProjectThreads)
   __syncthreads();
   if (warp != 0) return;
   QueryPart<kRank> query;
-  query.load(projected, group);
-  auto& record = static_cast<QueryRecord<kRank>*>(work.queries)[row * kv_heads + kv_head];
+  query.load(projected, heads);
+  auto& record = static_cast<QueryRecord<kRank>*>(work.queries)[row * slices.count() + slice];
 #pragma unroll
   for (int operand = 0; operand < Codes<kRank>::kOperands; ++operand) {
     record.operands[lane][operand] = query.operands[operand];
@@ -112,10 +117,10 @@ __global__ void __launch_bounds__(kProjectThreads)
 }
 
 // A block's work on its units.
-template <int kRank>
-struct Block : OneReadBlock<kRank> {
-  using Base = OneReadBlock<kRank>;
-  using Base::kv_heads, Base::lane, Base::params, Base::shared, Base::warp, Base::work;
+template <int kRank, bool kSliced>
+struct Block : OneReadBlock<kRank, kSliced> {
+  using Base = OneReadBlock<kRank, kSliced>;
+  using Base::kv_heads, Base::lane, Base::params, Base::shared, Base::slices, Base::warp, Base::work;
   KeyStream<kRank, kOneReadWarps>& keys;
 
   __device__ Block(OneReadShared<kRank>& memory, const LowRankScoresDeviceParams& p, const OneReadWork& w,
@@ -126,13 +131,16 @@ struct Block : OneReadBlock<kRank> {
   __device__ void make_page(const QueryRecord<kRank>* queries, int page, std::int64_t tokens) {
     __syncwarp();  // other lanes are done with the sums of the page before
     if (tokens <= 0) {
-      if (lane < kv_heads * kMostGroup) this->sums_of(page)[lane] = {-INFINITY, 0.0F};
+      if (lane < slices * kSliceHeads) this->sums_of(page)[lane] = {-INFINITY, 0.0F};
     } else {
 #pragma unroll 1
       for (int kv_head = 0; kv_head < kv_heads; kv_head += kPieceHeads) {
-        PagePart<kRank> parts[kPieceHeads];
-        keys.take(parts);
-        this->make_powers(parts, queries, page, kv_head, static_cast<int>(min(tokens, std::int64_t{kPageTokens})));
+        keys.wait();
+        this->make_powers(queries, page, kv_head, static_cast<int>(min(tokens, std::int64_t{kPageTokens})),
+                          [&](PagePart<kRank>(&parts)[kPieceHeads], bool last) {
+                            keys.load(parts);
+                            if (last) keys.drop();
+                          });
       }
     }
     __syncwarp();
@@ -155,10 +163,10 @@ struct Block : OneReadBlock<kRank> {
   // `scores`: of the page.
   __device__ void store_scores(int page, float shift, std::int64_t tokens, float* scores) {
     float sums[kLaneTokens] = {};
-    const float4* kept = &shared.powers[page * kv_heads][0][lane];
+    const float4* kept = &shared.powers[page * slices][0][lane];
 #pragma unroll 2
-    for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
-      const float factor = this->factor_of(page, kv_head, shift);
+    for (int slice = 0; slice < slices; ++slice) {
+      const float factor = this->factor_of(page, slice, shift);
       const float4 a = kept[0];
       const float4 b = kept[32];
       const float powers[kLaneTokens] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
@@ -181,7 +189,7 @@ struct Block : OneReadBlock<kRank> {
       float score = odd ? halves[2 * i + 1] : halves[2 * i];
       score += __shfl_xor_sync(kAllLanes, odd ? halves[2 * i] : halves[2 * i + 1], 1);
       const int token = PagePart<kRank>::token(lane % 4 + 4 * i);
-      if (token < tokens) scores[token] = this->lowered(score);
+      if (token < tokens) this->store_score(scores + token, score);
     }
   }
 
@@ -241,7 +249,7 @@ struct Block : OneReadBlock<kRank> {
   }
 };
 
-template <int kRank>
+template <int kRank, bool kSliced>
 __global__ void __launch_bounds__(kOneReadThreads, 1)
     one_read_kernel(const LowRankScoresDeviceParams params, const OneReadWork work) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -281,7 +289,7 @@ __global__ void __launch_bounds__(kOneReadThreads, 1)
   __syncthreads();
   const std::int32_t total = shared.row_begin[rows.rows];
   if (spread_of(total) > 1) {
-    SpreadBlock<kRank> block(shared, params, work, total);
+    SpreadBlock<kRank, kSliced> block(shared, params, work, total);
     block.start_copies();
     wait_for_kernels_before();
     block.run();
@@ -297,43 +305,78 @@ __global__ void __launch_bounds__(kOneReadThreads, 1)
                                                  .total = total,
                                                  .unit = static_cast<std::int32_t>(blockIdx.x)},
                                        .page_bytes = rows.geometry.page_bytes(),
-                                       .page_pieces = rows.geometry.kv_heads / kPieceHeads};
+                                       .page_pieces = (kSliced ? work.kv_heads : rows.geometry.kv_heads) / kPieceHeads};
   keys.begin();
   wait_for_kernels_before();
-  Block<kRank>(shared, params, work, keys).run(total);
+  Block<kRank, kSliced>(shared, params, work, keys).run(total);
 }
 
+// KV heads of a launch; 0: there is no division into few launches.
+std::int32_t launch_kv_heads(std::int32_t heads, std::int32_t kv_heads) {
+  const int of_group = HeadSlices(heads, kv_heads).of_group;
+  for (int launches = 1; launches <= kMostLaunches; ++launches) {
+    const std::int32_t each = kv_heads / launches;
+    if (kv_heads % (launches * kPieceHeads) == 0 && each * of_group <= kLaunchSlices) return each;
+  }
+  return 0;
+}
+
+// Of the first launch.
+template <int kRank>
 OneReadWork divide(const LowRankScoresDeviceParams& params) {
   const ScoredPages& rows = params.rows;
-  const std::int64_t rank = rows.geometry.rank;
+  const HeadSlices slices(params.heads, rows.geometry.kv_heads);
   OneReadWork work;
-  work.warp_pages = 8 / rows.geometry.kv_heads;
+  work.row_slices = slices.count();
+  work.kv_heads = launch_kv_heads(params.heads, rows.geometry.kv_heads);
+  work.slices = work.kv_heads * slices.of_group;
+  work.of_group = slices.of_group;
+  work.group = slices.group;
+  work.adds = false;
+  work.warp_pages = kLaunchSlices / work.slices;
   work.units = ceil_div(pages_for_tokens(rows.max_length), kOneReadWarps * work.warp_pages);
-  work.queries = params.workspace;
-  const auto records = static_cast<std::size_t>(rows.rows * rows.geometry.kv_heads);
-  const std::size_t record_bytes = rank == 16 ? sizeof(QueryRecord<16>) : sizeof(QueryRecord<32>);
-  work.sums = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(params.workspace) + records * record_bytes);
+  auto* const records = static_cast<QueryRecord<kRank>*>(params.workspace);
+  work.queries = records;
+  work.sums = reinterpret_cast<std::uint32_t*>(records + rows.rows * work.row_slices);
   return work;
 }
 
-template <int kRank>
+template <int kRank, bool kSliced>
 void launch(const LowRankScoresDeviceParams& params, Stream stream) {
+  constexpr auto kKernel = one_read_kernel<kRank, kSliced>;
   static const bool ready = [] {
-    HOTSET_CUDA_CHECK(cudaFuncSetAttribute(one_read_kernel<kRank>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    HOTSET_CUDA_CHECK(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(sizeof(OneReadShared<kRank>))));
     return true;
   }();
   static_cast<void>(ready);
-  const OneReadWork work = divide(params);
+  OneReadWork work = divide<kRank>(params);
   const std::int64_t rows = params.rows.rows;
   const std::int64_t wanted = params.grid_blocks > 0 ? params.grid_blocks : rows * work.units * kQuarters;
   const std::int64_t most = launch_limits().multiprocessors_beside(params.spared_multiprocessors);
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, most));
-  launch_dependent(project_kernel<kRank>,
-                   dim3(static_cast<unsigned>(rows), static_cast<unsigned>(params.rows.geometry.kv_heads)),
+  launch_dependent(project_kernel<kRank>, dim3(static_cast<unsigned>(rows), static_cast<unsigned>(work.row_slices)),
                    kProjectThreads, 0, 0, stream, params, work);
-  launch_dependent_together(one_read_kernel<kRank>, blocks, kOneReadThreads, sizeof(OneReadShared<kRank>), stream,
-                            params, work);
+  // A launch may copy keys as soon as the one before it has started, and that was behind the kernel that wrote them.
+  // All of that one's blocks run by then, so it ends however little room the next one's leave.
+  LowRankScoresDeviceParams share = params;
+  for (std::int32_t kv_head = 0; kv_head < params.rows.geometry.kv_heads; kv_head += work.kv_heads) {
+    launch_dependent_together(kKernel, blocks, kOneReadThreads, sizeof(OneReadShared<kRank>), stream, share, work);
+    share.rows.pool += work.kv_heads * params.rows.geometry.low_rank_head_bytes();
+    work.queries = static_cast<QueryRecord<kRank>*>(work.queries) + work.slices;
+    work.sums += work.sum_words(rows);
+    work.adds = true;
+  }
+}
+
+template <int kRank>
+void launch_rank(const LowRankScoresDeviceParams& params, Stream stream) {
+  const std::int32_t kv_heads = params.rows.geometry.kv_heads;
+  if (params.heads / kv_heads > kSliceHeads || launch_kv_heads(params.heads, kv_heads) < kv_heads) {
+    launch<kRank, true>(params, stream);
+  } else {
+    launch<kRank, false>(params, stream);
+  }
 }
 
 }  // namespace
@@ -342,20 +385,20 @@ bool low_rank_one_read_fits(const LowRankScoresDeviceParams& params) {
   const MetadataGeometry& geometry = params.rows.geometry;
   const LaunchLimits& limits = launch_limits();
   return limits.hopper && limits.shared_bytes >= static_cast<int>(sizeof(OneReadShared<32>)) &&
-         (geometry.rank == 16 || geometry.rank == 32) && geometry.kv_heads % kPieceHeads == 0 &&
-         geometry.kv_heads <= kMostKvHeads && params.heads / geometry.kv_heads <= kMostGroup;
+         (geometry.rank == 16 || geometry.rank == 32) && launch_kv_heads(params.heads, geometry.kv_heads) > 0;
 }
 
 std::int64_t low_rank_one_read_bytes(std::int64_t rows, std::int64_t max_length, std::int32_t heads) {
   const std::int64_t units = ceil_div(pages_for_tokens(max_length), kOneReadWarps);
-  return rows * (heads * static_cast<std::int64_t>(sizeof(QueryRecord<32>)) + units * kQuarters * kPaddedHeads * 4);
+  return rows * (heads * static_cast<std::int64_t>(sizeof(QueryRecord<32>)) +
+                 kMostLaunches * units * kQuarters * kPaddedHeads * 4);
 }
 
 void launch_low_rank_one_read(const LowRankScoresDeviceParams& params, Stream stream) {
   if (params.rows.geometry.rank == 16) {
-    launch<16>(params, stream);
+    launch_rank<16>(params, stream);
   } else {
-    launch<32>(params, stream);
+    launch_rank<32>(params, stream);
   }
 }
 

@@ -1,14 +1,17 @@
 // Low-rank index key scores on the device: LowRankScoresParams of kernels/backend.h over paged 4-bit keys.
 //
 // Sums of a row are taken over pieces that its positions alone fix: a score's bits depend on its own row only.
-// - On Hopper, rank 16 or 32, 2, 4, 6 or 8 KV heads and at most 4 query heads to each: keys are read once. Launches:
-//   queries projected; scores, by a cooperative grid of at most one block for each multiprocessor, which starts when
-//   all its blocks have room: kernels of other streams that fill multiprocessors delay it until they end. Logits beyond
-//   +-2^20 (in units of log 2) count as that.
-// - On Hopper, rank 16, 32 or 64 and at most 32 slices of query heads: keys are read twice. A slice is up to 4 heads of
-//   one KV head: 8 KV heads take groups of up to 16, one takes up to 128. Four launches: queries projected; maximum and
-//   sum of each chunk of 256 tokens; those joined in the order of chunks; scores, summed over slices, then over the
-//   heads of a slice. Logits beyond 2^20 count as that; a head that has none above -2^20 scores nothing.
+// Query heads go in slices: up to 4 heads of one KV head.
+// - On Hopper, rank 16 or 32, an even number of KV heads and at most 8 slices: keys are read once. Launches: queries
+//   projected; scores, by a cooperative grid of at most one block for each multiprocessor, which starts when all its
+//   blocks have room: kernels of other streams that fill multiprocessors delay it until they end. Where half of the KV
+//   heads are an even number of at most 8 slices, each half has such a launch, of which the second adds to the scores
+//   of the first. Logits beyond +-2^20 (in units of log 2) count as that. 8 KV heads take groups of up to 8, four KV
+//   heads groups of up to 16.
+// - On Hopper, rank 16, 32 or 64 and at most 32 slices (groups of up to 16 of 8 KV heads, up to 128 of one): keys are
+//   read twice. Four launches: queries projected; maximum and sum of each chunk of 256 tokens; those joined in the
+//   order of chunks; scores, summed over slices, then over the heads of a slice. Logits beyond 2^20 count as that; a
+//   head that has none above -2^20 scores nothing.
 // Both use tensor cores, with the projected query in integers: off by at most 2^-15 (rank 64: 2^-14) of the head's
 // largest channel. A head whose projected query is not finite scores nothing.
 // - Everything else: the plain form, float32 throughout.

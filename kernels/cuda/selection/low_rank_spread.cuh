@@ -13,10 +13,10 @@ __device__ __forceinline__ std::int32_t spread_of(std::int32_t units) {
   return units * 4 <= grid ? 4 : units * 2 <= grid ? 2 : 1;
 }
 
-template <int kRank>
-struct SpreadBlock : OneReadBlock<kRank> {
-  using Base = OneReadBlock<kRank>;
-  using Base::kv_heads, Base::lane, Base::params, Base::shared, Base::warp, Base::work;
+template <int kRank, bool kSliced>
+struct SpreadBlock : OneReadBlock<kRank, kSliced> {
+  using Base = OneReadBlock<kRank, kSliced>;
+  using Base::kv_heads, Base::lane, Base::of_group, Base::params, Base::shared, Base::slices, Base::warp, Base::work;
 
   std::int32_t spread;
   bool any = false;             // the block has pages
@@ -77,18 +77,15 @@ struct SpreadBlock : OneReadBlock<kRank> {
     __syncthreads();
     for_my_pieces([&](int stage, int page, int kv_head, bool exists) {
       if (!exists) {
-        if (lane < kPieceHeads * kMostGroup) this->sums_of(page)[kv_head * kMostGroup + lane] = {-INFINITY, 0.0F};
+        if (lane < kPieceHeads * of_group * kSliceHeads) {
+          this->sums_of(page)[kv_head * of_group * kSliceHeads + lane] = {-INFINITY, 0.0F};
+        }
         return;
       }
-      PagePart<kRank> parts[kPieceHeads];
       wait_bulk_copy(&shared.ring.filled[warp][stage], 0);
-#pragma unroll
-      for (int i = 0; i < kPieceHeads; ++i) {
-        parts[i].load(shared.ring.pieces[warp][stage] + i * PagePart<kRank>::kBytes);
-      }
       const std::int64_t tokens = length - (first_page + page) * std::int64_t{kPageTokens};
-      this->make_powers(parts, shared.queries[0], page, kv_head,
-                        static_cast<int>(min(tokens, std::int64_t{kPageTokens})));
+      this->make_powers(shared.queries[0], page, kv_head, static_cast<int>(min(tokens, std::int64_t{kPageTokens})),
+                        [&](PagePart<kRank>(&parts)[kPieceHeads], bool) { shared.ring.load(parts, warp, stage); });
     });
     __syncthreads();
     const int quarter_pages = kOneReadWarps / kQuarters * work.warp_pages;
@@ -133,9 +130,9 @@ struct SpreadBlock : OneReadBlock<kRank> {
       if (first >= length) continue;
       float2 sum = {0.0F, 0.0F};
 #pragma unroll 4
-      for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        const float factor = this->factor_of(page, kv_head, shift);
-        const float4* const kept = &shared.powers[page * kv_heads + kv_head][pair / 2][lane];
+      for (int slice = 0; slice < slices; ++slice) {
+        const float factor = this->factor_of(page, slice, shift);
+        const float4* const kept = &shared.powers[page * slices + slice][pair / 2][lane];
         const float2 powers = reinterpret_cast<const float2*>(kept)[pair % 2];
         sum.x = fmaf(powers.x, factor, sum.x);
         sum.y = fmaf(powers.y, factor, sum.y);
@@ -147,7 +144,7 @@ struct SpreadBlock : OneReadBlock<kRank> {
       sum.y += __shfl_xor_sync(kAllLanes, sum.y, 1);
       const int token = PagePart<kRank>::token(2 * pair + lane % 2);
       if (lane % 4 < 2 && first + token < length) {
-        rows.scores[row * rows.stride + first + token] = this->lowered(lane % 2 == 0 ? sum.x : sum.y);
+        this->store_score(rows.scores + row * rows.stride + first + token, lane % 2 == 0 ? sum.x : sum.y);
       }
     }
   }

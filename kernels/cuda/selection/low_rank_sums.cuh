@@ -1,7 +1,7 @@
 // What blocks do with the keys of low-rank scores that they read once, whichever way pages are dealt to them: powers of
 // a page's logits and their sums, sums of a row joined over blocks, scores.
 //
-// A row's sum is a tree that its own length fixes: pages to a unit (16 warps' pages, 1,024 tokens of 8 KV heads), units
+// A row's sum is a tree that its own length fixes: pages to a unit (16 warps' pages, 1,024 tokens of 8 slices), units
 // to the row; in rows of at most kMostSpreadUnits units, pages to quarters of a unit first. Quarters and units are
 // handed on as log2 of their sum.
 #pragma once
@@ -16,8 +16,8 @@ namespace hotset::kernels::cuda {
 
 constexpr int kOneReadWarps = 16;
 constexpr int kOneReadThreads = 32 * kOneReadWarps;
-constexpr int kMostKvHeads = 8;
-constexpr int kUnitParts = 8 * kOneReadWarps;  // of a unit at most: pages times KV heads
+constexpr int kLaunchSlices = 8;               // of query heads
+constexpr int kUnitParts = 8 * kOneReadWarps;  // of a unit at most: pages times slices
 constexpr int kQuarters = 4;
 constexpr int kMostSpreadUnits = 64;  // of all rows of a launch, where a unit is spread over several blocks
 constexpr float kNothing = 0x1p30F;   // shift of a head that scores nothing
@@ -28,19 +28,26 @@ constexpr float kMostSum = 0x1p90F;
 constexpr float kRaised = 64.0F, kLowered = 0x1p-64F;  // 2^kRaised / kLeastSum is finite; 2^-kRaised
 constexpr std::uint32_t kAbsent = 0xffffffffU;         // NaN: no sum yet
 
-// The projected queries of a row and KV head, as lanes of the product take them.
+// The projected queries of a row and slice of heads, as lanes of the product take them.
 template <int kRank>
 struct alignas(16) QueryRecord {
   std::uint32_t operands[32][Codes<kRank>::kOperands];
-  int4 starts[kMostGroup];  // of the head's two columns, twice. With NaN in them every product of the head is NaN
-  float units[kMostGroup];  // positive
+  int4 starts[kSliceHeads];  // of the head's two columns, twice. With NaN in them every product of the head is NaN
+  float units[kSliceHeads];  // positive
 };
 
-constexpr int kPaddedHeads = kMostKvHeads * kMostGroup;  // [KV head][head of the group]
+constexpr int kPaddedHeads = kLaunchSlices * kSliceHeads;  // [slice][head of it]
 static_assert(kPaddedHeads == 32);
 
+// Of a launch, which takes all KV heads or an equal share of them.
 struct OneReadWork {
-  void* queries;  // [rows, kv_heads] QueryRecord
+  void* queries;            // [rows, row_slices] QueryRecord, from the launch's first slice of the first row on
+  std::int32_t row_slices;  // of all launches
+  std::int32_t kv_heads;    // of this one
+  std::int32_t slices;      // of this one
+  std::int32_t of_group;    // slices
+  std::int32_t group;       // query heads of a KV head
+  bool adds;                // to the scores of the launch before
   // [rows, units, kQuarters, kPaddedHeads] log2 of a sum of 2^logit, or kAbsent: of quarters where pages are spread,
   // else of units, in their first quarter's place. A line of 128 bytes says itself whether it is there: no fence, no
   // counter.
@@ -48,6 +55,10 @@ struct OneReadWork {
   std::int64_t units;       // of the longest row
   std::int32_t warp_pages;  // of a unit
 
+  // Words of the sums of a launch.
+  [[nodiscard]] __host__ __device__ std::int64_t sum_words(std::int64_t rows) const {
+    return rows * units * (kQuarters * kPaddedHeads);
+  }
   __device__ std::uint32_t* line(std::int64_t row, std::int32_t unit, int quarter) const {
     return sums + row * units * (kQuarters * kPaddedHeads) + (unit * kQuarters + quarter) * kPaddedHeads;
   }
@@ -55,10 +66,10 @@ struct OneReadWork {
 
 template <int kRank>
 struct OneReadShared {
-  alignas(16) float4 powers[kUnitParts][2][32];  // [page][KV head]: 2^(logit - the page's shift), as lanes hold them
+  alignas(16) float4 powers[kUnitParts][2][32];  // [page][slice]: 2^(logit - the page's shift), as lanes hold them
   KeyRing<kRank, kOneReadWarps> ring;
-  QueryRecord<kRank> queries[2][kMostKvHeads];    // of this row and the next
-  float2 page_sums[kUnitParts * kMostGroup];      // [page][KV head][head of the group]: shift, sum
+  QueryRecord<kRank> queries[2][kLaunchSlices];   // of this row and the next
+  float2 page_sums[kUnitParts * kSliceHeads];     // [page][slice][head of it]: shift, sum
   float2 warp_sums[kOneReadWarps][kPaddedHeads];  // of a warp's share of the row's units: shift, sum
   std::int32_t row_begin[kMostLaunchRows + 1];    // units of the rows before
   std::int32_t row_pages[kMostLaunchRows];
@@ -155,38 +166,53 @@ __device__ __forceinline__ float2 join_all(float2 total, const float2 (&some)[kC
 __device__ __forceinline__ float log_sum(float2 sum) { return finite_shift(sum.x) + __log2f(sum.y); }
 
 // What a block has for any way of dealing pages. "Page": of those that the block holds at a time, [0, pages of a unit).
-template <int kRank>
+// kSliced: groups may have several slices, and KV heads several launches; else "slice" is the KV head.
+template <int kRank, bool kSliced>
 struct OneReadBlock {
   OneReadShared<kRank>& shared;
   const LowRankScoresDeviceParams& params;
   const OneReadWork& work;
-  const int kv_heads = params.rows.geometry.kv_heads;
-  const int group = params.heads / kv_heads;
+  const int kv_heads = kSliced ? work.kv_heads : params.rows.geometry.kv_heads;
+  const int group = kSliced ? work.group : params.heads / kv_heads;
+  const int of_group = kSliced ? work.of_group : 1;  // slices
+  const int slices = kSliced ? work.slices : kv_heads;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
 
   // Followed by a barrier. The last threads, as the first are busy.
   __device__ void load_queries(std::int64_t row, int buffer) {
-    const auto* const records = static_cast<const QueryRecord<kRank>*>(work.queries) + row * kv_heads;
+    const auto* const records =
+        static_cast<const QueryRecord<kRank>*>(work.queries) + row * (kSliced ? work.row_slices : slices);
     const auto* const source = reinterpret_cast<const uint4*>(records);
     auto* const target = reinterpret_cast<uint4*>(shared.queries[buffer]);
-    const int count = kv_heads * static_cast<int>(sizeof(QueryRecord<kRank>) / sizeof(uint4));
+    const int count = slices * static_cast<int>(sizeof(QueryRecord<kRank>) / sizeof(uint4));
 #pragma unroll 1
     for (int i = kOneReadThreads - 1 - static_cast<int>(threadIdx.x); i < count; i += kOneReadThreads) {
       target[i] = __ldcg(source + i);
     }
   }
 
-  __device__ float2* sums_of(int page) const { return shared.page_sums + page * kv_heads * kMostGroup; }
+  __device__ float2* sums_of(int page) const { return shared.page_sums + page * slices * kSliceHeads; }
 
   // One warp: powers of a page and the two KV heads from `kv_head` on, and their sums; `tokens` of it count.
-  __device__ void make_powers(const PagePart<kRank> (&parts)[kPieceHeads], const QueryRecord<kRank>* queries, int page,
-                              int kv_head, int tokens) {
+  // load(parts, last) loads their parts, for each slice of a group anew: registers have no room for them between.
+  template <class Load>
+  __device__ void make_powers(const QueryRecord<kRank>* queries, int page, int kv_head, int tokens, const Load& load) {
+#pragma unroll 1
+    for (int i = 0; i < of_group; ++i) {
+      PagePart<kRank> parts[kPieceHeads];
+      load(parts, i + 1 == of_group);
+      make_slices(parts, queries, page, kv_head * of_group + i, tokens);
+    }
+  }
+  // Of `slice`, and of that of the next KV head.
+  __device__ void make_slices(const PagePart<kRank> (&parts)[kPieceHeads], const QueryRecord<kRank>* queries, int page,
+                              int slice, int tokens) {
     float logits[kPieceHeads][kLaneTokens];
     float units[kPieceHeads];
 #pragma unroll
     for (int k = 0; k < kPieceHeads; ++k) {
-      const QueryRecord<kRank>& query = queries[kv_head + k];
+      const QueryRecord<kRank>& query = queries[slice + k * of_group];
       std::uint32_t operands[Codes<kRank>::kOperands];
 #pragma unroll
       for (int i = 0; i < Codes<kRank>::kOperands; ++i) operands[i] = query.operands[lane][i];
@@ -199,10 +225,10 @@ struct OneReadBlock {
     float2 sum = {0.0F, sum_powers(logits, units, {}, powers)};
     const bool usual = tokens == static_cast<int>(kPageTokens) && sum.y >= kLeastSum && sum.y <= kMostSum;
     if (!__all_sync(kAllLanes, usual)) sum = sum_unusual_powers<kRank>(logits, units, tokens, powers);
-    if (lane % 16 < kMostGroup) sums_of(page)[(kv_head + lane / 16) * kMostGroup + lane % 16] = sum;
+    if (lane % 16 < kSliceHeads) sums_of(page)[(slice + lane / 16 * of_group) * kSliceHeads + lane % 16] = sum;
 #pragma unroll
     for (int k = 0; k < kPieceHeads; ++k) {
-      float4* const kept = &shared.powers[page * kv_heads + kv_head + k][0][lane];
+      float4* const kept = &shared.powers[page * slices + slice + k * of_group][0][lane];
       kept[0] = {powers[k][0], powers[k][1], powers[k][2], powers[k][3]};
       kept[32] = {powers[k][4], powers[k][5], powers[k][6], powers[k][7]};
     }
@@ -211,7 +237,7 @@ struct OneReadBlock {
   // One warp, after a barrier: log2 of the sum of the kTogether * warp_pages pages from `page` on. A lane takes a head.
   template <int kTogether>
   __device__ float pages_sum(int page) const {
-    const int heads = kv_heads * kMostGroup;
+    const int heads = slices * kSliceHeads;
     const float2* sums = sums_of(page) + min(lane, heads - 1);
     float2 total = {-INFINITY, 0.0F};
 #pragma unroll 1
@@ -267,7 +293,7 @@ struct OneReadBlock {
 
   // All warps, after that barrier: log2(heads * the row's sum of 2^logit) of the lane's head.
   __device__ float row_shift() const {
-    if (lane % kMostGroup >= group) return kNothing;
+    if (lane / kSliceHeads % of_group * kSliceHeads + lane % kSliceHeads >= group) return kNothing;
     float2 some[kOneReadWarps];
 #pragma unroll
     for (int i = 0; i < kOneReadWarps; ++i) some[i] = shared.warp_sums[i][lane];
@@ -276,14 +302,23 @@ struct OneReadBlock {
     return sum > 0.0F ? total.x + __log2f(sum) : kNothing;
   }
 
-  // What the powers of a page and KV head are multiplied with, for the lane's head. `shift`: row_shift(). All lanes.
-  // Times 2^kRaised, which lowered() takes back: powers of up to kMostSum may be of tokens whose factor alone would be
-  // 0.
-  __device__ float factor_of(int page, int kv_head, float shift) const {
-    const int head = kv_head * kMostGroup + lane % kMostGroup;
+  // What the powers of a page and slice are multiplied with, for the lane's head. `shift`: row_shift(). All lanes.
+  // Times 2^kRaised, which store_score() takes back: powers of up to kMostSum may be of tokens whose factor alone would
+  // be 0.
+  __device__ float factor_of(int page, int slice, float shift) const {
+    const int head = slice * kSliceHeads + lane % kSliceHeads;
     return exp2_fast(sums_of(page)[head].x - __shfl_sync(kAllLanes, shift, head) + kRaised);
   }
-  __device__ static float lowered(float score) { return score * kLowered; }
+  // Once a launch for each token, so the bits of a sum are fixed. Where the launch adds, nothing waits for what is
+  // there.
+  __device__ void store_score(float* to, float raised) const {
+    const float score = raised * kLowered;
+    if (kSliced && work.adds) {
+      atomicAdd(to, score);
+    } else {
+      *to = score;
+    }
+  }
 };
 
 }  // namespace hotset::kernels::cuda

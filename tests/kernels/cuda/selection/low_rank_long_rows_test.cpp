@@ -253,6 +253,9 @@ TEST_F(LowRankLongRows, FullBatches) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({32, 8, 32}, std::vector<std::int64_t>(64, 131'072), 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({32, 8, 32}, random_lengths(16, 100'000, 140'000, random), 5, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 32}, random_lengths(16, 30'000, 131'072, random), 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({32, 4, 32}, std::vector<std::int64_t>(16, 131'072), 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({40, 8, 16}, random_lengths(8, 100'000, 140'000, random), 3, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({48, 8, 64}, random_lengths(4, 30'000, 131'072, random), 0, random));
 }
 
 // A row of more units than the GPU has multiprocessors, which blocks go through twice.
@@ -264,6 +267,9 @@ TEST_F(LowRankLongRows, LongerThanTheGrid) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({14, 2, 32}, {300'000, 65}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({32, 4, 32}, {150'000, 1, 200'001}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 32}, {150'000, 1, 200'001}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({64, 4, 16}, {140'001, 136'000, 65}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({10, 2, 16}, {280'003, 1, 300'000}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({24, 4, 64}, {150'000, 1}, 0, random));
 }
 
 // So few pages that a block has less than it holds.
@@ -278,6 +284,10 @@ TEST_F(LowRankLongRows, FewPages) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 32}, {32'768}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({16, 16, 16}, {9'000, 640}, 0, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({64, 8, 16}, {3'000, 64}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({40, 8, 32}, {20'001, 1, 9'000, 640}, 3, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({24, 4, 32}, random_lengths(9, 1, 5'000, random), 4, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({64, 4, 32}, {30'001, 65}, 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({16, 2, 64}, {20'000, 63}, 0, random));
 }
 
 // Several rows among the blocks of a grid at a time.
@@ -287,6 +297,8 @@ TEST_F(LowRankLongRows, RowsShareAWave) {
   ASSERT_NO_FATAL_FAILURE(expect_scores({24, 6, 16}, random_lengths(64, 1, 70'000, random), 7, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({4, 2, 32}, random_lengths(33, 1, 9'000, random), 3, random));
   ASSERT_NO_FATAL_FAILURE(expect_scores({32, 4, 32}, random_lengths(24, 1, 40'000, random), 0, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({56, 8, 32}, random_lengths(40, 1, 40'000, random), 7, random));
+  ASSERT_NO_FATAL_FAILURE(expect_scores({64, 4, 16}, random_lengths(24, 1, 20'000, random), 5, random));
 }
 
 }  // namespace

@@ -123,6 +123,27 @@ TEST_F(SelectionScores, LowRankScoresOfLargeGroupsAgreeWithTheCpu) {
   }
 }
 
+// Groups of more than one slice: keys are read once by one launch (2 and 4 KV heads) or two (8; 4 with groups of 16),
+// or, at rank 64, twice. At the edges of pages and units, in grids of more and of fewer blocks than units.
+TEST_F(SelectionScores, LowRankGroupsOfSeveralSlices) {
+  Random random;
+  for (const std::int32_t group : {5, 6, 7, 8, 16})
+    for (const std::int32_t kv_heads : {2, 4, 8})
+      for (const std::int32_t rank : {16, 32, 64}) {
+        const Shape shape{group * kv_heads, kv_heads, 64, rank};
+        SCOPED_TRACE(shape);
+        Scored scored(shape, {1025, 1, 64, 65, 1024, 2500}, random);
+        const std::vector<float> first = scored.scores(false, 0);
+        scored.expect_agrees(first, "low-rank scores");
+        ASSERT_FALSE(HasFailure());
+        for (const int grid : kGrids) ASSERT_TRUE(same(first, scored.scores(false, grid))) << "grid " << grid;
+        const std::int64_t stride = scored.rows.stride();
+        DeviceRows alone({scored.rows.list()[5]}, geometry_of(shape), stride, random);
+        const std::vector<float> one = device_scores(alone, shape, scored.device_q, scored.device_basis, false, 0);
+        ASSERT_TRUE(std::equal(one.begin(), one.end(), first.begin() + 5 * stride)) << "alone";
+      }
+}
+
 // Every size of a group with some numbers of KV heads, at the edges of pages and chunks.
 TEST_F(SelectionScores, LowRankGroupsOfAnySize) {
   Random random;
@@ -144,8 +165,9 @@ TEST_F(SelectionScores, LowRankGroupsOfAnySize) {
     }
 }
 
-// One form or another, groups in one slice and in several.
-constexpr Shape kFew[] = {{8, 2, 64, 32}, {14, 2, 64, 32}, {16, 2, 64, 64}, {9, 1, 64, 16}, {12, 3, 64, 32}};
+// One form or another, groups in one slice and in several, KV heads in one launch and in two.
+constexpr Shape kFew[] = {{8, 2, 64, 32},  {14, 2, 64, 32}, {40, 8, 64, 16},
+                          {16, 2, 64, 64}, {9, 1, 64, 16},  {12, 3, 64, 32}};
 
 double sum_of(const std::vector<float>& scores) {
   double sum = 0;
@@ -182,7 +204,14 @@ TEST_F(SelectionScores, LowRankScoresBesideAMuchLargerOneKeepTheirOrder) {
   Random random;
   constexpr std::int64_t kLength = 1500;
   constexpr std::int64_t kLarge = 700;
-  for (const Shape& shape : {Shape{32, 8, 128, 32}, Shape{8, 2, 64, 16}, Shape{16, 2, 64, 32}}) {
+  std::vector<Shape> shapes = {{32, 8, 128, 32}, {8, 2, 64, 16}};
+  for (const std::int32_t group : {5, 6, 7, 8, 16})
+    for (const std::int32_t rank : {16, 32, 64}) {
+      const std::int32_t kv_heads = group == 16 ? 4 : 8;  // two launches
+      shapes.push_back({group * kv_heads, kv_heads, rank == 64 ? 128 : 64, rank});
+      shapes.push_back({group * 2, 2, rank == 64 ? 128 : 64, rank});
+    }
+  for (const Shape& shape : shapes) {
     SCOPED_TRACE(shape);
     const std::vector<float> basis = random_basis(shape, random);
     const std::vector<float> direction = random.normals(shape.dim);
