@@ -58,8 +58,9 @@ struct RmsNormParams {
   ActivationsOut out;             // [rows, width]
   std::int64_t rows = 0;
   std::int64_t width = 0;
-  std::int64_t stride = 0;  // of the rows of in and out, in elements (0 = width)
+  std::int64_t stride = 0;  // of the rows of in, in elements (0 = width)
   float epsilon = 1e-6F;
+  std::int64_t out_stride = 0;  // likewise (0 = stride)
 };
 
 // out[r, :] = (in[r, :] - mean) / sqrt(variance + epsilon) * weight + bias, mean and variance over the row. in may

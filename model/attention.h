@@ -57,10 +57,12 @@ struct UnfinishedRows {
 // One layer's inputs and output, row-major, rows in batch order; everything after RoPE but what is unfinished.
 struct LayerAttention {
   LayerId layer;
-  const float* q = nullptr;     // [rows, heads * key_dim]; latent: absorbed; rows of dense prompts are not read
-  const float* k = nullptr;     // [rows, kv_heads * key_dim]
-  const float* v = nullptr;     // [rows, kv_heads * value_dim]; latent: null
-  std::int64_t row_stride = 0;  // of q, k and v, in elements, where they are parts of one product; 0: each its width
+  const float* q = nullptr;  // [rows, heads * key_dim]; latent: absorbed; rows of dense prompts are not read
+  const float* k = nullptr;  // [rows, kv_heads * key_dim]
+  const float* v = nullptr;  // [rows, kv_heads * value_dim]; latent: null
+  // Of rows, in elements, where they are parts of one product; 0: each its width.
+  std::int64_t q_stride = 0;
+  std::int64_t k_stride = 0;        // and of v and index_k
   kernels::ActivationsOut context;  // [rows, heads * value_dim]; latent: rows of dense prompts are not written
 
   // Latent models: dense prompts.

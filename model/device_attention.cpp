@@ -27,10 +27,8 @@ cuda::ActivationType type_of(kernels::ElementType type) {
   return type == kernels::ElementType::kF32 ? cuda::ActivationType::kF32 : cuda::ActivationType::kBF16;
 }
 
-// Of rows of q, k or v that are `width` wide.
-std::int64_t stride_of(const LayerAttention& layer, std::int64_t width) {
-  return layer.row_stride == 0 ? width : layer.row_stride;
-}
+// Of rows that are `width` wide.
+std::int64_t stride_or(std::int64_t stride, std::int64_t width) { return stride == 0 ? width : stride; }
 
 }  // namespace
 
@@ -106,7 +104,7 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
                 .target = targets.metadata,
                 .basis = basis_.empty() ? nullptr : basis_[static_cast<std::size_t>(layer.layer.value())].data()};
   }
-  const std::int64_t k_stride = stride_of(layer, geometry.key_elements());
+  const std::int64_t k_stride = stride_or(layer.k_stride, geometry.key_elements());
   if (geometry.layout == KvGeometry::Layout::kLatent) {
     cuda::LatentRowsParams params{.geometry = geometry,
                                   .targets = targets.rows,
@@ -122,7 +120,7 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
                                   .follows_product = true};
     if (metadata.geometry.kind == MetadataGeometry::Kind::kIndexKeys) {
       params.index_keys = {.in = layer.index_k,
-                           .in_stride = metadata.geometry.dim,
+                           .in_stride = stride_or(layer.k_stride, metadata.geometry.dim),
                            .norm = rows.index_norm,
                            .bias = rows.index_bias,
                            .epsilon = rows.index_epsilon,
@@ -131,7 +129,7 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
     cuda::launch_latent_rows(params, stream_.get());
     return;
   }
-  const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
+  const std::int64_t q_stride = stride_or(layer.q_stride, std::int64_t{shape_.heads} * geometry.key_dim);
   cuda::launch_grouped_rows({.geometry = geometry,
                              .targets = targets.rows,
                              .rotation = rotation,
@@ -140,7 +138,7 @@ void DeviceAttention::store(const LayerAttention& layer, const Targets& targets)
                              .k = rows.k,
                              .k_stride = k_stride,
                              .v = layer.v,
-                             .v_stride = stride_of(layer, geometry.value_elements()),
+                             .v_stride = stride_or(layer.k_stride, geometry.value_elements()),
                              .q_norm = rows.q_norm,
                              .k_norm = rows.k_norm,
                              .epsilon = rows.epsilon,
@@ -169,7 +167,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
                                .max_length = scoring.max_length,
                                .scores = scores,
                                .stride = scoring.max_length};
-  const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * kv_.geometry().key_dim);
+  const std::int64_t q_stride = stride_or(layer.q_stride, std::int64_t{shape_.heads} * kv_.geometry().key_dim);
   const bool exact = backend_.activation_type() == kernels::ElementType::kF32;  // float32 throughout, as on the CPU
   switch (geometry.kind) {
     case MetadataGeometry::Kind::kIndexKeys:
@@ -220,7 +218,7 @@ float* DeviceAttention::score(const LayerAttention& layer, const Scoring& scorin
 void DeviceAttention::attend(const LayerAttention& layer, const Attended& attended) {
   const auto& [rows, max_count, pool, first_list, whole] = attended;
   const KvGeometry& geometry = kv_.geometry();
-  const std::int64_t q_stride = stride_of(layer, std::int64_t{shape_.heads} * geometry.key_dim);
+  const std::int64_t q_stride = stride_or(layer.q_stride, std::int64_t{shape_.heads} * geometry.key_dim);
   const std::int64_t out_width = std::int64_t{shape_.heads} * geometry.value_dim;
   const kernels::ActivationsOut out = layer.context.from(rows.first * out_width);
   const std::int64_t bytes =
@@ -331,7 +329,7 @@ void DeviceAttention::prompt_dense(const LayerAttention& layer, std::int64_t row
   const std::int64_t step = !latent && !streamed() ? end : kPieceTokens;
   cuda::PrefillAttentionDeviceParams params{.geometry = geometry,
                                             .q = latent ? layer.expanded_q : layer.q,
-                                            .q_stride = latent ? q_width : stride_of(layer, q_width),
+                                            .q_stride = latent ? q_width : stride_or(layer.q_stride, q_width),
                                             .rows = rows,
                                             .first_position = slice_->first_position,
                                             .out = out.data(),

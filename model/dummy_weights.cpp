@@ -64,7 +64,7 @@ class DummyMaker {
   }
 
   // As linear() of each without biases, one after the other.
-  Matrix joined(std::initializer_list<std::pair<Linear*, std::int64_t>> parts, std::int64_t cols) {
+  Matrix joined(const std::vector<std::pair<Linear*, std::int64_t>>& parts, std::int64_t cols) {
     std::vector<kernels::DenseBackend::RandomPart> made;
     for (const auto& [linear, rows] : parts) made.push_back({projection(cols), rows, cols});
     kernels::JoinedMatrices packed = backend_.random_joined(made);
@@ -96,16 +96,21 @@ class DummyMaker {
     const LatentConfig& shape = *config_.latent;
     LatentAttentionWeights out;
     const std::int64_t q_rows = std::int64_t{config_.heads} * config_.head_dim;
+    std::vector<std::pair<Linear*, std::int64_t>> inputs;
     if (shape.q_rank > 0) {
-      out.q_a = linear(shape.q_rank, config_.hidden);
+      inputs.emplace_back(&out.q_a, shape.q_rank);
       out.q_norm = vector(shape.q_rank, 1.0F);
     }
     out.q = linear(q_rows, shape.q_rank > 0 ? shape.q_rank : config_.hidden);
-    out.kv_a = linear(shape.kv_rank + shape.rope_dim, config_.hidden);
+    if (config_.indexer && config_.indexer->full_layer[static_cast<std::size_t>(index)]) {
+      out.indexer = indexer();
+      inputs.emplace_back(&out.indexer->k, config_.indexer->dim);
+    }
+    inputs.emplace_back(&out.kv_a, shape.kv_rank + shape.rope_dim);
+    out.inputs = joined(inputs, config_.hidden);
     out.kv_norm = vector(shape.kv_rank, 1.0F);
     make_kv_b(out);
     out.o = linear(config_.hidden, std::int64_t{config_.heads} * shape.value_dim);
-    if (config_.indexer && config_.indexer->full_layer[static_cast<std::size_t>(index)]) out.indexer = indexer();
     return out;
   }
 
@@ -134,12 +139,12 @@ class DummyMaker {
     for (const Matrix& one : out.output_v) out.output_v_views.push_back(one.get());
   }
 
+  // All but k.
   IndexerWeights indexer() {
     const IndexerConfig& shape = *config_.indexer;
     IndexerWeights out;
     const std::int64_t rows = std::int64_t{shape.heads} * shape.dim;
     out.q = linear(rows, config_.latent->q_rank);
-    out.k = linear(shape.dim, config_.hidden);
     out.k_norm = vector(shape.dim, 1.0F);
     out.k_norm_bias = vector(shape.dim, 0.0F);
     out.weights.weight = matrix(shape.heads, config_.hidden, 1.0 / std::sqrt(static_cast<double>(rows)));

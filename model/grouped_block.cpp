@@ -31,9 +31,14 @@ LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernel
     const std::int64_t stride = q_width + 2 * kv_width;
     float* const k = q + q_width;
     backend_.matmul({.x = normed, .weight = weights.qkv.get(), .y = q, .m = rows.count});
-    return finished(
-        {.layer = layer, .q = q, .k = k, .v = k + kv_width, .row_stride = stride, .context = context_.get()}, weights,
-        rows);
+    return finished({.layer = layer,
+                     .q = q,
+                     .k = k,
+                     .v = k + kv_width,
+                     .q_stride = stride,
+                     .k_stride = stride,
+                     .context = context_.get()},
+                    weights, rows);
   }
   float* const k = q + rows.count * q_width;
   float* const v = k + rows.count * kv_width;
@@ -47,7 +52,7 @@ LayerAttention GroupedBlock::project(LayerId layer, const StepRows& rows, kernel
 LayerAttention GroupedBlock::finished(LayerAttention out, const GroupedAttentionWeights& weights,
                                       const StepRows& rows) {
   const bool norms = !weights.q_norm.empty();
-  const bool joined = out.row_stride != 0;
+  const bool joined = out.q_stride != 0;
   float* const q = qkv_.data();
   float* const k = q + (joined ? 1 : rows.count) * config_.heads * config_.head_dim;
   if (rows.left_unfinished) {
@@ -66,7 +71,7 @@ LayerAttention GroupedBlock::finished(LayerAttention out, const GroupedAttention
     norm_heads(k, weights.k_norm, rows.count * config_.kv_heads);
   }
   if (joined) {
-    rotate(q, config_.heads + config_.kv_heads, out.row_stride, rows);
+    rotate(q, config_.heads + config_.kv_heads, out.q_stride, rows);
   } else {
     rotate(q, config_.heads, std::int64_t{config_.heads} * config_.head_dim, rows);
     rotate(k, config_.kv_heads, std::int64_t{config_.kv_heads} * config_.head_dim, rows);

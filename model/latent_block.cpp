@@ -26,16 +26,14 @@ LatentBlock::LatentBlock(const ModelWeights& weights, kernels::DenseBackend& bac
       key_dim_(latent_.kv_rank + latent_.rope_dim) {
   const auto floats = [&](std::int64_t width) { return backend.array<float>(max_rows * width); };
   const std::int64_t heads = config_.heads;
-  q_latent_ = floats(latent_.q_rank);
+  inputs_ = floats(latent_.q_rank + (config_.indexer ? config_.indexer->dim : 0) + key_dim_);
   q_latent_normed_ = backend.activations(max_rows * latent_.q_rank);
   q_ = floats(heads * config_.head_dim);
-  keys_ = floats(key_dim_);
   absorbed_q_ = floats(heads * key_dim_);
   context_ = backend.activations(max_rows * heads * latent_.kv_rank);
   values_ = backend.activations(max_rows * heads * latent_.value_dim);
   if (!keeps_index_keys_ || !config_.indexer) return;
   index_q_ = floats(std::int64_t{config_.indexer->heads} * config_.indexer->dim);
-  index_k_ = floats(config_.indexer->dim);
   index_weights_ = floats(config_.indexer->heads);
 }
 
@@ -49,30 +47,43 @@ const LatentAttentionWeights& LatentBlock::of(LayerId layer) const {
 
 LayerAttention LatentBlock::project(LayerId layer, const StepRows& rows, kernels::Activations normed) {
   const LatentAttentionWeights& weights = of(layer);
+  const Inputs inputs = project_inputs(weights, rows, normed);
   kernels::Activations q_input = normed;
   if (latent_.q_rank > 0) {
-    backend_.matmul(weights.q_a.product(normed, q_latent_.data(), rows.count));
-    norm(q_latent_.data(), weights.q_norm, q_latent_normed_.get(), rows.count, latent_.q_rank);
+    backend_.rms_norm({.in = inputs.q_latent,
+                       .weight = weights.q_norm.data(),
+                       .out = q_latent_normed_.get(),
+                       .rows = rows.count,
+                       .width = latent_.q_rank,
+                       .stride = inputs.stride,
+                       .epsilon = kLatentEpsilon,
+                       .out_stride = latent_.q_rank});
     q_input = q_latent_normed_.get();
   }
   backend_.matmul(weights.q.product(q_input, q_.data(), rows.count));
   rotate(q_.data() + latent_.nope_dim, config_.heads, config_.head_dim, rows);
-  backend_.matmul(weights.kv_a.product(normed, keys_.data(), rows.count));
   if (!rows.left_unfinished) {
-    norm(keys_.data(), weights.kv_norm, keys_.data(), rows.count, key_dim_);
-    rotate(keys_.data() + latent_.kv_rank, 1, key_dim_, rows);
+    backend_.rms_norm({.in = inputs.keys,
+                       .weight = weights.kv_norm.data(),
+                       .out = inputs.keys,
+                       .rows = rows.count,
+                       .width = latent_.kv_rank,
+                       .stride = key_dim_,
+                       .epsilon = kLatentEpsilon});
+    rotate(inputs.keys + latent_.kv_rank, 1, key_dim_, rows);
   }
   find_latent_rows(rows.slices);
   absorb_queries(weights);
   LayerAttention out{.layer = layer,
                      .q = absorbed_q_.data(),
-                     .k = keys_.data(),
+                     .k = inputs.keys,
+                     .k_stride = inputs.stride,
                      .context = context_.get(),
                      .expanded_q = q_.data(),
                      .expanded_context = values_.get(),
                      .shares_selection = keeps_index_keys_ && !weights.indexer};
   if (rows.left_unfinished) {
-    out.unfinished = {.k = keys_.data(),
+    out.unfinished = {.k = inputs.keys,
                       .k_norm = weights.kv_norm.data(),
                       .epsilon = kLatentEpsilon,
                       .inv_freq = weights_.inv_freq.data(),
@@ -80,8 +91,26 @@ LayerAttention LatentBlock::project(LayerId layer, const StepRows& rows, kernels
                       .attention_factor = weights_.rope_attention_factor,
                       .index_epsilon = kLatentEpsilon};
   }
-  if (keeps_index_keys_ && weights.indexer) project_index(*weights.indexer, rows, normed, out);
+  if (keeps_index_keys_ && weights.indexer) project_index(*weights.indexer, rows, normed, inputs, out);
   return out;
+}
+
+// Rows of one product are left unfinished always: the finishing here takes rows that lie apart.
+LatentBlock::Inputs LatentBlock::project_inputs(const LatentAttentionWeights& weights, const StepRows& rows,
+                                                kernels::Activations normed) {
+  const std::int64_t index_dim = weights.indexer ? config_.indexer->dim : 0;
+  const bool joined = weights.inputs != nullptr && rows.left_unfinished;
+  const std::int64_t each = joined ? 1 : rows.count;
+  float* const q_latent = inputs_.data();
+  float* const index_k = q_latent + each * latent_.q_rank;
+  float* const keys = index_k + each * index_dim;
+  if (joined) {
+    backend_.matmul({.x = normed, .weight = weights.inputs.get(), .y = q_latent, .m = rows.count});
+    return {q_latent, index_k, keys, weights.inputs->rows()};
+  }
+  if (latent_.q_rank > 0) backend_.matmul(weights.q_a.product(normed, q_latent, rows.count));
+  backend_.matmul(weights.kv_a.product(normed, keys, rows.count));
+  return {q_latent, index_k, keys, 0};
 }
 
 void LatentBlock::add_output(LayerId layer, const StepRows& rows, float* residual) {
@@ -141,24 +170,24 @@ void LatentBlock::absorb_queries(const LatentAttentionWeights& weights) {
 }
 
 void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& rows, kernels::Activations normed,
-                                LayerAttention& out) {
+                                const Inputs& inputs, LayerAttention& out) {
   const IndexerConfig& indexer = *config_.indexer;
   if (std::ranges::any_of(rows.slices, [](const SequenceSlice& slice) { return slice.kv->keeps_metadata; })) {
-    backend_.matmul(weights.k.product(normed, index_k_.data(), rows.count));
+    if (inputs.stride == 0) backend_.matmul(weights.k.product(normed, inputs.index_k, rows.count));
     if (rows.left_unfinished) {
       out.unfinished->index_norm = weights.k_norm.data();
       out.unfinished->index_bias = weights.k_norm_bias.data();
     } else {
-      backend_.layer_norm({.in = index_k_.data(),
+      backend_.layer_norm({.in = inputs.index_k,
                            .weight = weights.k_norm.data(),
                            .bias = weights.k_norm_bias.data(),
-                           .out = index_k_.data(),
+                           .out = inputs.index_k,
                            .rows = rows.count,
                            .width = indexer.dim,
                            .epsilon = kLatentEpsilon});
-      rotate(index_k_.data(), 1, indexer.dim, rows);
+      rotate(inputs.index_k, 1, indexer.dim, rows);
     }
-    out.index_k = index_k_.data();
+    out.index_k = inputs.index_k;
   }
   if (std::ranges::any_of(rows.slices, selects_by_index)) {
     backend_.matmul(weights.q.product(q_latent_normed_.get(), index_q_.data(), rows.count));
@@ -168,18 +197,6 @@ void LatentBlock::project_index(const IndexerWeights& weights, const StepRows& r
     out.index_weights = index_weights_.data();
     out.index_heads = indexer.heads;
   }
-}
-
-// The first weight.size() channels of rows that lie `stride` apart.
-void LatentBlock::norm(const float* in, const Vector& weight, kernels::ActivationsOut out, std::int64_t rows,
-                       std::int64_t stride) {
-  backend_.rms_norm({.in = in,
-                     .weight = weight.data(),
-                     .out = out,
-                     .rows = rows,
-                     .width = weight.size(),
-                     .stride = stride,
-                     .epsilon = kLatentEpsilon});
 }
 
 void LatentBlock::rotate(float* x, std::int32_t heads, std::int32_t width, const StepRows& rows) {

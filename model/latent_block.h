@@ -31,10 +31,17 @@ class LatentBlock final : public AttentionBlock {
   [[nodiscard]] const LatentAttentionWeights& of(LayerId layer) const;
   void find_latent_rows(std::span<const SequenceSlice> slices);
   void absorb_queries(const LatentAttentionWeights& weights);
+  // What a layer projects from its input: side by side in a row of `stride` where its matrices are joined, else (0) one
+  // behind the other, and index_k is made only where it is wanted.
+  struct Inputs {
+    float* q_latent = nullptr;
+    float* index_k = nullptr;
+    float* keys = nullptr;
+    std::int64_t stride = 0;
+  };
+  Inputs project_inputs(const LatentAttentionWeights& weights, const StepRows& rows, kernels::Activations normed);
   void project_index(const IndexerWeights& weights, const StepRows& rows, kernels::Activations normed,
-                     LayerAttention& out);
-  // Rows of in and out lie `stride` apart.
-  void norm(const float* in, const Vector& weight, kernels::ActivationsOut out, std::int64_t rows, std::int64_t stride);
+                     const Inputs& inputs, LayerAttention& out);
   // x: the first channel to turn of the first of `heads` heads, which lie `width` apart and fill their row.
   void rotate(float* x, std::int32_t heads, std::int32_t width, const StepRows& rows);
 
@@ -45,15 +52,14 @@ class LatentBlock final : public AttentionBlock {
   bool keeps_index_keys_;
   std::int32_t key_dim_;  // kv_rank + rope
   // Workspace [max_rows, ...].
-  kernels::Array<float> q_latent_;                           // q_rank
-  kernels::ActivationArray q_latent_normed_;                 // the same
-  kernels::Array<float> q_;                                  // heads * (nope + rope)
-  kernels::Array<float> keys_;                               // key_dim
-  kernels::Array<float> absorbed_q_;                         // heads * key_dim
-  kernels::ActivationArray context_;                         // heads * kv_rank
-  kernels::ActivationArray values_;                          // heads * value
-  kernels::Array<float> index_q_, index_k_, index_weights_;  // index heads * index dim; index dim; index heads
-  std::vector<RowRange> latent_rows_;                        // of the last project(): that attend to latent rows
+  kernels::Array<float> inputs_;                   // q_rank + index dim + key_dim
+  kernels::ActivationArray q_latent_normed_;       // q_rank
+  kernels::Array<float> q_;                        // heads * (nope + rope)
+  kernels::Array<float> absorbed_q_;               // heads * key_dim
+  kernels::ActivationArray context_;               // heads * kv_rank
+  kernels::ActivationArray values_;                // heads * value
+  kernels::Array<float> index_q_, index_weights_;  // index heads * index dim; index heads
+  std::vector<RowRange> latent_rows_;              // of the last project(): that attend to latent rows
 };
 
 }  // namespace hotset::model

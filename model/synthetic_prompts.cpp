@@ -47,7 +47,8 @@ LayerAttention SyntheticPrompts::layer(LayerId layer) const {
                      .q = q,
                      .k = k,
                      .v = latent ? nullptr : k + geometry.key_elements(),
-                     .row_stride = width_,
+                     .q_stride = width_,
+                     .k_stride = width_,
                      .index_k = index_keys ? rows_.data() : nullptr};
   // Angles of zero.
   out.unfinished = UnfinishedRows{.q = q,

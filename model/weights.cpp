@@ -175,20 +175,23 @@ GroupedAttentionWeights WeightLoader::grouped(const std::string& prefix) {
 
 LatentAttentionWeights WeightLoader::latent(const std::string& prefix, std::int32_t index) {
   LatentAttentionWeights out;
+  std::vector<std::pair<std::string, Linear*>> inputs;
   if (config_.latent->q_rank > 0) {
-    out.q_a = linear(prefix + "q_a_proj");
+    inputs.emplace_back(prefix + "q_a_proj", &out.q_a);
     out.q_norm = vector(prefix + "q_a_layernorm");
     out.q = linear(prefix + "q_b_proj");
   } else {
     out.q = linear(prefix + "q_proj");
   }
-  out.kv_a = linear(prefix + "kv_a_proj_with_mqa");
+  if (config_.indexer && config_.indexer->full_layer[static_cast<std::size_t>(index)]) {
+    out.indexer = indexer(prefix + "indexer.");
+    inputs.emplace_back(prefix + "indexer.wk", &out.indexer->k);
+  }
+  inputs.emplace_back(prefix + "kv_a_proj_with_mqa", &out.kv_a);
+  out.inputs = joined(inputs);
   out.kv_norm = vector(prefix + "kv_a_layernorm");
   split_kv_b(prefix + "kv_b_proj", out);
   out.o = linear(prefix + "o_proj");
-  if (config_.indexer && config_.indexer->full_layer[static_cast<std::size_t>(index)]) {
-    out.indexer = indexer(prefix + "indexer.");
-  }
   return out;
 }
 
@@ -219,10 +222,10 @@ void WeightLoader::split_kv_b(const std::string& name, LatentAttentionWeights& o
   });
 }
 
+// All but k.
 IndexerWeights WeightLoader::indexer(const std::string& prefix) {
   IndexerWeights out;
   out.q = linear(prefix + "wq_b");
-  out.k = linear(prefix + "wk");
   out.k_norm = vector(prefix + "k_norm");
   out.k_norm_bias = vector(prefix + "k_norm.bias");
   with_elements(prefix + "weights_proj", [&](const kernels::MatrixView& view) {

@@ -56,6 +56,7 @@ struct LatentAttentionWeights {
   Linear q;        // [heads * (nope + rope), q_rank, or hidden where that is 0]
   Linear kv_a;     // [kv_rank + rope, hidden]
   Vector kv_norm;  // [kv_rank]
+  Matrix inputs;   // of which q_a, the indexer's k where there is one, and kv_a are the rows; null: they lie apart
   // kv_b_proj, which makes K (without its rope part) and V of every head out of a latent, in the two forms in which it
   // is used: of all heads for rows that are expanded, by head for rows that stay latent.
   Matrix expand_k;               // [heads * nope, kv_rank]

@@ -253,8 +253,9 @@ class Bench {
     std::printf("%-32s %6s %10s %10s %6s %10s %6s | tiles 1, 2, 4: us\n", "few rows, FP8", "m", "floor us", "us",
                 "ratio", "quantised", "ratio");
     for (const FewShape& s :
-         {FewShape{"DeepSeek q_a 1536 x 7168", 1536, 7168}, FewShape{"q_b 24576 x 1536", 24'576, 1536},
-          FewShape{"kv_a 576 x 7168", 576, 7168}, FewShape{"output 7168 x 16384 +=", 7168, 16'384, true},
+         {FewShape{"DeepSeek inputs 2240 x 7168", 2240, 7168}, FewShape{"q_a 1536 x 7168", 1536, 7168},
+          FewShape{"q_b 24576 x 1536", 24'576, 1536}, FewShape{"kv_a 576 x 7168", 576, 7168},
+          FewShape{"output 7168 x 16384 +=", 7168, 16'384, true},
           FewShape{"gated 18432 x 7168", 18'432, 7168, false, true},
           FewShape{"down 7168 x 18432 +=", 7168, 18'432, true}, FewShape{"gated 2048 x 7168", 2048, 7168, false, true},
           FewShape{"down 7168 x 2048 +=", 7168, 2048, true}, FewShape{"index q 8192 x 1536", 8192, 1536},

@@ -86,9 +86,10 @@ class CpuBackend final : public Backend {
 
   void rms_norm(const RmsNormParams& params) override {
     const std::int64_t stride = params.stride == 0 ? params.width : params.stride;
+    const std::int64_t out_stride = params.out_stride == 0 ? stride : params.out_stride;
     for_rows(params.rows, params.width, [&](std::int64_t row) {
-      const std::int64_t at = row * stride;
-      kernels_.rms_norm_row(params.in + at, params.weight, params.out.f32() + at, params.width, params.epsilon);
+      kernels_.rms_norm_row(params.in + row * stride, params.weight, params.out.f32() + row * out_stride, params.width,
+                            params.epsilon);
     });
   }
 

@@ -133,7 +133,7 @@ class CudaBackend final : public DenseBackend {
                      .weight = params.weight,
                      .out = params.out.data(),
                      .out_type = type_of(params.out.type()),
-                     .out_stride = params.stride,
+                     .out_stride = params.out_stride == 0 ? params.stride : params.out_stride,
                      .rows = params.rows,
                      .width = params.width,
                      .epsilon = params.epsilon},

@@ -83,10 +83,16 @@ void launch_tiles(const FewRowsFp8Params& params, Stream stream, int tiles) {
   }
 }
 
-// As many as leave work for most multiprocessors.
+// Those for which no multiprocessor has more to do; of equal ones the most, which read x least often.
 int best_tiles(const FewRowsFp8Params& params) {
-  const int enough = launch_limits().multiprocessors * 3 / 4;
-  return units_of(params, 4) >= enough ? 4 : units_of(params, 2) >= enough ? 2 : 1;
+  const auto most_of_one = [&](int tiles) {
+    return ceil_div(units_of(params, tiles), launch_limits().multiprocessors) * tiles;
+  };
+  int best = 4;
+  for (const int tiles : {2, 1}) {
+    if (most_of_one(tiles) < most_of_one(best)) best = tiles;
+  }
+  return best;
 }
 
 }  // namespace
