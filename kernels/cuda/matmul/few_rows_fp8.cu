@@ -2,6 +2,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "core/kv_geometry.h"
 #include "kernels/cuda/experts/hopper.h"
 #include "kernels/cuda/experts/tensor_map.h"
 #include "kernels/cuda/matmul/few_rows_fp8.cuh"
