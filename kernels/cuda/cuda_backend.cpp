@@ -26,10 +26,11 @@ namespace hotset::kernels::cuda {
 namespace {
 
 constexpr std::int64_t kUploadBytes = std::int64_t{1} << 20;
-// FP8 weights of few channels leave most multiprocessors idle in the products of more rows: up to 64 rows the products
-// of few rows take no longer, 16 at a time.
-constexpr std::int64_t kNarrowChannels = 2048;
-constexpr std::int64_t kMostNarrowRows = 64;
+// FP8 weights of few channels leave most multiprocessors idle in the products of more rows: up to here the products of
+// few rows take no longer, 16 at a time.
+std::int64_t most_few_rows(std::int64_t channels) {
+  return channels <= 2048 ? 64 : channels <= 4096 ? 32 : kMostFewRowsFp8;
+}
 
 ActivationType type_of(ElementType type) {
   return type == ElementType::kF32 ? ActivationType::kF32 : ActivationType::kBF16;
@@ -291,7 +292,7 @@ class CudaBackend final : public DenseBackend {
   void multiply_fp8(const WeightMatrix& weight, const MatmulParams& params) {
     const std::int64_t k = weight.cols();
     std::int64_t x_stride = params.x_stride == 0 ? k : params.x_stride;
-    if (params.m > (weight.rows() <= kNarrowChannels ? kMostNarrowRows : kMostFewRowsFp8)) {
+    if (params.m > most_few_rows(weight.rows())) {
       const auto bytes = static_cast<std::int64_t>(fp8_matmul_workspace_bytes(params.m, k));
       return launch_fp8_matmul({.x = params.x.data(),
                                 .x_type = type_of(params.x.type()),

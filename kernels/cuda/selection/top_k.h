@@ -21,6 +21,7 @@ struct TopKDeviceParams {
   std::int64_t out_stride = 0;      // >= every row's count
   std::int32_t* counts = nullptr;   // [rows] = min(max(k, forced), length)
   std::int32_t blocks_per_row = 0;  // 0: chosen; 1, 2, 4, 8 or 16: at most (tests). Before Hopper always 1
+  std::int32_t threads = 0;         // of a block. 0: chosen; 256, 512 or 1024 (tests)
 };
 
 void launch_top_k(const TopKDeviceParams& params, Stream stream);

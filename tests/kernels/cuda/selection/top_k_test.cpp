@@ -23,7 +23,7 @@ struct Batch {
 };
 
 // Compares with the CPU's code; prints the first difference.
-void expect_exact(const Batch& batch, bool forced, int blocks, const char* what) {
+void expect_exact(const Batch& batch, bool forced, int blocks, int threads, const char* what) {
   const std::int64_t out_stride = [&] {
     std::int64_t most = 1;
     for (std::size_t row = 0; row < batch.rows(); ++row) {
@@ -56,6 +56,7 @@ void expect_exact(const Batch& batch, bool forced, int blocks, const char* what)
   params.out_stride = out_stride;
   params.counts = counts.data();
   params.blocks_per_row = blocks;
+  params.threads = threads;
   launch_top_k(params, nullptr);
   HOTSET_CUDA_CHECK(cudaDeviceSynchronize());
   const std::vector<std::int32_t> got = to_host(out, out_size + 64);
@@ -70,13 +71,13 @@ void expect_exact(const Batch& batch, bool forced, int blocks, const char* what)
     const TopKRow request{row_scores, batch.lengths[row], forced ? batch.first[row] : 0,
                           forced ? batch.last[row] : batch.lengths[row], batch.k[row]};
     const std::int32_t count = top_k_row(request, scratch.data(), expected.data());
-    ASSERT_EQ(got_counts[row], count) << what << ", row " << row << ", blocks " << blocks;
+    ASSERT_EQ(got_counts[row], count) << what << ", row " << row << ", blocks " << blocks << " of " << threads;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       ASSERT_EQ(got[row * static_cast<std::size_t>(out_stride) + i], expected[i])
           << what << ": row " << row << " of length " << batch.lengths[row] << ", k " << batch.k[row]
           << ", forced below " << (forced ? batch.first[row] : 0) << " and from "
-          << (forced ? batch.last[row] : batch.lengths[row]) << ", blocks " << blocks << ", entry " << i << " of "
-          << count << ", its score " << (expected[i] >= 0 ? row_scores[expected[i]] : 0.0F);
+          << (forced ? batch.last[row] : batch.lengths[row]) << ", blocks " << blocks << " of " << threads << ", entry "
+          << i << " of " << count << ", its score " << (expected[i] >= 0 ? row_scores[expected[i]] : 0.0F);
     }
   }
 }
@@ -130,8 +131,10 @@ TEST_F(TopKDevice, ShortRowsAtEveryAlignmentAndDivision) {
       for (const int blocks : {0, 1, 2, 4, 8, 16}) {
         Batch batch = make_batch(9, longest, longest + 2, kind, random);
         batch.offset = random.integer(0, 3);
-        ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, "short rows"));
-        ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, blocks, "short rows, forced ends"));
+        for (const int threads : {0, 256, 512, 1024}) {
+          ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, threads, "short rows"));
+          ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, blocks, threads, "short rows, forced ends"));
+        }
       }
 }
 
@@ -140,7 +143,7 @@ TEST_F(TopKDevice, RaggedBatches) {
   for (const std::int64_t rows : {1, 7, 16, 33, 64})
     for (const Scores kind : {Scores::kNormal, Scores::kSpecial, Scores::kNarrow}) {
       const Batch batch = make_batch(rows, rows > 16 ? 60'000 : 200'000, 4096, kind, random);
-      ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, 0, "ragged"));
+      ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, 0, 0, "ragged"));
     }
 }
 
@@ -148,7 +151,10 @@ TEST_F(TopKDevice, RaggedBatches) {
 TEST_F(TopKDevice, LongRowsOfFewBlocks) {
   Random random;
   const Batch batch = make_batch(3, 200'001, 4096, Scores::kNormal, random);
-  for (const int blocks : {1, 2, 4, 8, 16}) ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, blocks, "long"));
+  for (const int blocks : {1, 2, 4, 8, 16})
+    for (const int threads : {0, 256, 1024}) {
+      ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, blocks, threads, "long"));
+    }
 }
 
 TEST_F(TopKDevice, AMillionScores) {
@@ -156,7 +162,30 @@ TEST_F(TopKDevice, AMillionScores) {
   for (const Scores kind : {Scores::kNormal, Scores::kEqual}) {
     Batch batch = make_batch(1, 1'048'576, 4096, kind, random);
     batch.k[0] = 4096;
-    ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, 0, "a million"));
+    ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, 0, 0, "a million"));
+  }
+}
+
+// As many scores of one leading digit as blocks push to one another, and one more.
+TEST_F(TopKDevice, CrowdsAtTheThreshold) {
+  Random random;
+  for (const std::int64_t crowd : {1, 2, 2047, 2048, 2049, 6000}) {
+    Batch batch = make_batch(4, 20'000, 4096, Scores::kNormal, random);
+    batch.lengths = {20'000, 20'000, 20'000, 19'999};
+    for (std::size_t row = 0; row < batch.rows(); ++row) {
+      float* const scores = batch.scores.data() + row * static_cast<std::size_t>(batch.stride);
+      for (std::int64_t i = 0; i < 20'000; ++i) {
+        const bool in = (i * 7919) % 20'000 < crowd;  // 7919 is a prime
+        const float small = static_cast<float>(random.integer(0, row == 0 ? 0 : row == 1 ? 9 : 500'000)) * 0x1p-23F;
+        scores[i] = in ? 1.0F + small : (i % 16 == 3 ? 4.0F : -1.0F) + 0x1p-10F * random.normal();
+      }
+    }
+    const std::int64_t before =
+        std::count_if(batch.scores.begin(), batch.scores.begin() + 19'000, [](float score) { return score > 3.0F; });
+    for (const std::int64_t wanted : {std::int64_t{1}, crowd / 2, crowd - 1, crowd, crowd + 1}) {
+      for (std::int32_t& k : batch.k) k = static_cast<std::int32_t>(before + wanted);
+      for (const int blocks : {0, 1, 8, 16}) ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, 0, "crowds"));
+    }
   }
 }
 
@@ -168,8 +197,8 @@ TEST_F(TopKDevice, KAtItsEnds) {
   batch.first = {0, 500, 0, 10, 1000, 3};
   batch.last = {1000, 500, 1, 990, 1000, 9};
   for (const int blocks : {1, 4}) {
-    ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, "ends of k"));
-    ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, blocks, "ends of k, forced ends"));
+    ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, 0, "ends of k"));
+    ASSERT_NO_FATAL_FAILURE(expect_exact(batch, true, blocks, 0, "ends of k, forced ends"));
   }
 }
 
