@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -23,12 +25,12 @@ sigset_t watched() {
   return set;
 }
 
-// The watcher's thread, for forward().
-std::atomic<pthread_t> watching;
+// The watcher's thread, for forward(); one that has ended is no longer found.
+std::atomic<pid_t> watching{0};
 
 // Runs in threads that were there before the watcher, such as those of a preloaded profiler: they do not block the
 // signals, and the kernel prefers them.
-void forward(int number) { pthread_kill(watching, number); }
+void forward(int number) { syscall(SYS_tgkill, getpid(), watching.load(), number); }
 
 // The next signal's number, or 0 when none came before the deadline.
 int next_signal(const sigset_t& set, std::chrono::steady_clock::time_point deadline) {
@@ -46,8 +48,12 @@ int next_signal(const sigset_t& set, std::chrono::steady_clock::time_point deadl
 SignalWatcher::SignalWatcher(std::chrono::milliseconds limit) : limit_(limit) {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  thread_ = std::thread([this] { watch(); });
-  watching = thread_.native_handle();
+  std::promise<pid_t> id;
+  thread_ = std::thread([&] {
+    id.set_value(gettid());
+    watch();
+  });
+  watching = id.get_future().get();
   struct sigaction action = {};
   action.sa_handler = forward;
   action.sa_flags = SA_RESTART;

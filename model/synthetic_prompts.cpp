@@ -24,7 +24,7 @@ std::int64_t product_width(const KvGeometry& geometry, std::int32_t heads) {
 SyntheticPrompts::SyntheticPrompts(const KvLayout& layout, std::int32_t heads, std::int64_t rows,
                                    kernels::DenseBackend& backend, const kernels::cuda::DeviceStream& stream)
     : layout_(layout), heads_(heads), width_(product_width(layout.rows, heads)) {
-  // Index keys are read from the same numbers, one behind the other.
+  // Index keys are the first channels of the same rows.
   const std::int64_t count = rows * std::max<std::int64_t>(width_, layout.metadata.dim);
   rows_ = backend.array<float>(count);
   kernels::cuda::launch_random_fill({.numbers = kernels::random_rows(kSeed, 1.0F, width_),

@@ -17,16 +17,24 @@ __device__ __forceinline__ void init_copy_barrier([[maybe_unused]] std::uint64_t
 #endif
 }
 
+// One thread: the barrier's next phase ends when so many bytes have come. Some may come before.
+__device__ __forceinline__ void expect_bytes([[maybe_unused]] std::uint64_t* barrier,
+                                             [[maybe_unused]] std::uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
 // One thread starts the copy of `bytes` (a multiple of 16, both ends on 16 bytes) and the barrier's next phase.
 __device__ __forceinline__ void start_bulk_copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
                                                 [[maybe_unused]] std::uint32_t bytes,
                                                 [[maybe_unused]] std::uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  const std::uint32_t at = shared_address(barrier);
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+  expect_bytes(barrier, bytes);
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
-               "l"(from), "r"(bytes), "r"(at)
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 #endif
 }

@@ -161,6 +161,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) top_k_kernel(const TopKDevice
 #pragma unroll 1
   for (std::int32_t i = thread; i < tail; i += threads) out[total - tail + i] = last + i;
   if (everything || wanted == 0) {
+    __syncwarp();
     team.wait();
     return;
   }

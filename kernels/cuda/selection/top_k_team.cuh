@@ -36,7 +36,7 @@ struct Histogram {
 
 // What blocks push to one another, at most once each. Of a digit: its sums, their totals, bins of one sum.
 enum Exchange { kFirstDigit = 0, kSecondDigit = 3, kThirdDigit = 6, kLists = 9, kCounts = 10, kExchanges = 11 };
-enum OfDigit { kSums = 0, kTotals = 1, kBins = 2 };
+enum OfDigit { kSumsPart = 0, kTotalsPart = 1, kBinsPart = 2 };
 
 struct alignas(16) Shared {  // the keys that are kept lie behind it
   // Cleared at the start:
@@ -56,7 +56,7 @@ struct alignas(16) Shared {  // the keys that are kept lie behind it
   uint2 counts[kMostBlocks];  // above, equal
 
   std::uint64_t arrived[kExchanges];
-  alignas(16) std::uint32_t list[kMostListed + 3];
+  alignas(16) std::uint32_t list[kMostListed];
   std::uint32_t warp_sums[kMostWarps];
   uint2 warp_counts[kMostWarps];  // above, equal
   std::uint32_t digit;
@@ -69,7 +69,7 @@ static_assert(kClearedBytes % 16 == 0);
 // What all blocks together push to one; of lists it is known later.
 __device__ inline std::uint32_t pushed_bytes(int exchange, std::uint32_t blocks) {
   if (exchange == kCounts) return blocks * static_cast<std::uint32_t>(sizeof(uint2));
-  if (exchange % 3 == kBins) return blocks * kSumBins * 4;
+  if (exchange % 3 == kBinsPart) return blocks * kSumBins * 4;
   const int bits = exchange < kSecondDigit ? kFirstBits : exchange < kThirdDigit ? kSecondBits : kThirdBits;
   return 4 * ((1U << bits) / kSumBins);
 }
@@ -95,8 +95,8 @@ struct Cluster {
     const auto exchange = static_cast<int>(threadIdx.x);
     if (exchange < kExchanges && exchange != kLists) expect(exchange, pushed_bytes(exchange, size));
   }
-  // All threads, twice: before the block's first push, and when all that is pushed to it is there. The first wait comes
-  // before the first push, the second before the block ends.
+  // All threads, twice: in begin(), and when all that is pushed to the block is there; the first wait comes before its
+  // first push, the second before it ends. Blocks that push nothing do so once.
   __device__ void arrive() const {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -107,15 +107,8 @@ struct Cluster {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
   }
-  // One thread: how much all blocks together push to this one. Pushes may come before.
-  __device__ void expect([[maybe_unused]] int exchange, [[maybe_unused]] std::uint32_t bytes) const {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(shared.arrived + exchange)),
-        "r"(bytes)
-        : "memory");
-#endif
-  }
+  // One thread: how much all blocks together push to this one.
+  __device__ void expect(int exchange, std::uint32_t bytes) const { expect_bytes(shared.arrived + exchange, bytes); }
   // To the place of `to` in block `block`.
   __device__ void push([[maybe_unused]] int exchange, [[maybe_unused]] int block, [[maybe_unused]] std::uint32_t* to,
                        [[maybe_unused]] std::uint32_t value) const {
@@ -138,7 +131,8 @@ struct Cluster {
   }
   // All threads: until everything of the exchange is there.
   __device__ void await(int exchange) const { await_in_warp(exchange); }
-  // A warp, where it alone pushes in this block.
+  // A warp, where it alone pushes in this block. What it waits for lies in the block's own shared memory: there is no
+  // cache between, and an acquire of the block's scope is enough.
   __device__ void await_in_warp([[maybe_unused]] int exchange) const {
 #if __CUDA_ARCH__ >= 900
     wait_bulk_copy(shared.arrived + exchange, 0);

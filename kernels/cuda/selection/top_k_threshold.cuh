@@ -84,14 +84,14 @@ __device__ void push_sums(const Team& team, const Histogram<kBits>& histogram, i
                           __shfl_sync(kAll, sum, first + 8), __shfl_sync(kAll, sum, first + 12)};
       const int at = eight / 32 * 8;
       auto* const to = reinterpret_cast<uint4*>(team.shared.sums + place + at % own) + lane % 2;
-      if (lane < 2) team.push(exchange + kSums, at / own, to, four);
+      if (lane < 2) team.push(exchange + kSumsPart, at / own, to, four);
     }
   } else {
 #pragma unroll 1
     for (int bin = static_cast<int>(threadIdx.x); bin < Histogram<kBits>::kBins; bin += static_cast<int>(blockDim.x)) {
       const std::uint32_t sum = warp_sum(histogram.bins[bin]);
       const int at = bin / 32;
-      if (lane == 0) team.push(exchange + kSums, at / own, team.shared.sums + place + at % own, sum);
+      if (lane == 0) team.push(exchange + kSumsPart, at / own, team.shared.sums + place + at % own, sum);
     }
   }
 }
@@ -113,15 +113,15 @@ __device__ void push_totals(const Team& team, int exchange) {
         const uint4 more = sums[block * (own / 4)];
         total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
       }
-      team.push(exchange + kTotals, item / (own / 4), reinterpret_cast<uint4*>(shared.totals + team.rank * own) + four,
-                total);
+      team.push(exchange + kTotalsPart, item / (own / 4),
+                reinterpret_cast<uint4*>(shared.totals + team.rank * own) + four, total);
     }
   } else {
     static_assert(Histogram<kBits>::kSums <= 32);
     if (lane >= Histogram<kBits>::kSums) return;
     std::uint32_t total = 0;
     for (int block = 0; block < team.size; ++block) total += shared.sums[block * own + lane % own];
-    team.push(exchange + kTotals, lane / own, shared.totals + team.rank * own + lane % own, total);
+    team.push(exchange + kTotalsPart, lane / own, shared.totals + team.rank * own + lane % own, total);
   }
 }
 
@@ -156,10 +156,10 @@ __device__ void find_digit(const Team& team, const Histogram<kBits>& histogram, 
   Shared& shared = team.shared;
   const int lane = lane_of_thread();
   push_sums(team, histogram, exchange);
-  team.await(exchange + kSums);
+  team.await(exchange + kSumsPart);
   if (threadIdx.x < 32) {
     push_totals<kBits>(team, exchange);
-    team.await_in_warp(exchange + kTotals);
+    team.await_in_warp(exchange + kTotalsPart);
     std::uint32_t totals[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -171,10 +171,10 @@ __device__ void find_digit(const Team& team, const Histogram<kBits>& histogram, 
 #pragma unroll 1
     for (int item = lane; item < team.size * (kSumBins / 4); item += 32) {
       const int four = item % (kSumBins / 4);
-      team.push(exchange + kBins, item / (kSumBins / 4), reinterpret_cast<uint4*>(shared.bins[team.rank]) + four,
+      team.push(exchange + kBinsPart, item / (kSumBins / 4), reinterpret_cast<uint4*>(shared.bins[team.rank]) + four,
                 reinterpret_cast<const uint4*>(histogram.bins + first)[four]);
     }
-    team.await_in_warp(exchange + kBins);
+    team.await_in_warp(exchange + kBinsPart);
     std::uint32_t counts[1] = {0};
 #pragma unroll 4
     for (int block = 0; block < team.size; ++block) counts[0] += shared.bins[block][kSumBins - 1 - lane];

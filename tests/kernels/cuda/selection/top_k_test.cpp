@@ -181,10 +181,13 @@ TEST_F(TopKDevice, CrowdsAtTheThreshold) {
       }
     }
     const std::int64_t before =
-        std::count_if(batch.scores.begin(), batch.scores.begin() + 19'000, [](float score) { return score > 3.0F; });
+        std::count_if(batch.scores.begin(), batch.scores.begin() + 20'000, [](float score) { return score > 3.0F; });
     for (const std::int64_t wanted : {std::int64_t{1}, crowd / 2, crowd - 1, crowd, crowd + 1}) {
       for (std::int32_t& k : batch.k) k = static_cast<std::int32_t>(before + wanted);
-      for (const int blocks : {0, 1, 8, 16}) ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, 0, "crowds"));
+      for (const int blocks : {0, 1, 8, 16}) {
+        const int threads = blocks == 8 ? 256 : blocks == 16 ? 1024 : 0;
+        ASSERT_NO_FATAL_FAILURE(expect_exact(batch, false, blocks, threads, "crowds"));
+      }
     }
   }
 }
