@@ -47,19 +47,19 @@ TEST_F(Fp8Backend, TakesShapesThatItsProductsTake) {
   EXPECT_FALSE(make_cuda_backend(find_gpu().value(), *stream_, ElementType::kF32)->takes_fp8(128, 128));
 }
 
-// Up to 16 rows, of narrow weights 64, are rounded to bfloat16, more are quantised: the sums are those of inputs that
-// were.
+// Up to 16 rows, of narrow weights 32 or 64, are rounded to bfloat16, more are quantised: the sums are those of inputs
+// that were.
 TEST_F(Fp8Backend, ProductsAsInDouble) {
   Random random;
   constexpr std::int64_t kK = 384;
-  for (const std::int64_t n : {136, 576, 2056}) {
+  for (const std::int64_t n : {136, 576, 2056, 4104}) {
     const Fp8Weight weight(n, kK, random);
     const auto packed = backend_->pack(view_of(weight));
     ASSERT_EQ(packed->bytes(), n * kK + (n + 127) / 128 * 3 * 4);
-    for (const std::int64_t m : {1, 16, 17, 64, 70})
+    for (const std::int64_t m : {1, 16, 17, 32, 33, 64, 70})
       for (const ActivationType x_type : {ActivationType::kF32, ActivationType::kBF16}) {
         const bool odd = (m + n / 8) % 2 == 1;
-        const bool exact = m <= (n <= 2048 ? 64 : 16);
+        const bool exact = m <= (n <= 2048 ? 64 : n <= 4096 ? 32 : 16);
         const std::vector<float> x = rounded(random.normals(m * kK), x_type), bias = random.normals(n);
         const std::vector<float> before = random.normals(m * n);
         const DeviceValues device_x(x, x_type), device_bias(bias, ActivationType::kF32),
