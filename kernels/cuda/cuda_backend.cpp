@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::int64_t kUploadBytes = std::int64_t{1} << 20;
 // FP8 weights of few channels leave most multiprocessors idle in the products of more rows: up to here the products of
-// few rows take no longer, 16 at a time.
+// few rows take no longer, 16 at a time (H200, 7,168 inputs: 10 us for 2,240 channels and 7 for 1,536, those of more
+// rows 25 for either).
 std::int64_t most_few_rows(std::int64_t channels) {
   return channels <= 2048 ? 64 : channels <= 4096 ? 32 : kMostFewRowsFp8;
 }
