@@ -156,14 +156,20 @@ class KvCachePlanner {
 
   void demote(Sequence& sequence);
   void park(Sequence& sequence, KvStepPlan& plan);
+
+  // kv_cache_planner_pages.cpp. Transitions ahead of the rows: from resident, from both others, from hot.
+  void enter_hot(Sequence& sequence);
+  void enter_parked(Sequence& sequence);
+  void enter_resident(Sequence& sequence);
+
   void to_hot(Sequence& sequence, sparse::KvOp& op);
   std::vector<sparse::KvOp> row_ops(Sequence& sequence, bool prefill);
   void add_host_pages(Sequence& sequence, std::vector<sparse::KvOp>& ops);
   void enter_from_host(Sequence& sequence, std::vector<sparse::KvOp>& ops);
   void grow(Sequence& sequence, std::vector<sparse::KvOp>& ops);
   void finish_pages(Sequence& sequence);
-  void leave_device(Sequence& sequence);
 
+  void leave_device(Sequence& sequence);
   void keep_back(Sequence& sequence, const DevicePages& pages);
   void drop_reservation(Sequence& sequence);
   void take_rows(Sequence& sequence, std::int64_t pages, std::vector<PageId>& taken);

@@ -77,13 +77,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void count_body(std::size_t bytes);
   void answer_early(const HttpReply& reply);
 
-  void write_reply(const HttpReply& reply);
-  void send(std::string_view bytes);
-  void flush();
-  void on_flushed();
   void linger();
   void client_gone();
   void set_busy(bool busy);
+
+  // http_connection_answer.cpp:
+  void write_reply(const HttpReply& reply);
+  void send_in_stream(std::string_view text);
+  void send(std::string_view bytes);
+  void flush();
+  void on_flushed();
   [[nodiscard]] bool answers(const ConnectionExchange* exchange) const;
   [[nodiscard]] std::size_t unsent() const;
   [[nodiscard]] bool reads_too_slowly();
