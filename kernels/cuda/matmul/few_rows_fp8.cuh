@@ -16,7 +16,14 @@
 
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/matmul/few_rows.cuh"
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/experts/pipeline.cuh"
+#include "kernels/cuda/matmul/few_rows_copies.cuh"
+#include "kernels/cuda/matmul/few_rows_products.cuh"
+#include "kernels/cuda/matmul/few_rows_results.cuh"
 
 namespace hotset::kernels::cuda {
 
@@ -129,7 +136,7 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Sums of a lane as in few_rows.cuh: (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1).
+// Sums of a lane as in few_rows_products.cuh: (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1).
 template <class Form>
 using Fp8Sums = float[Form::kTiles][Form::kTokenTiles][4];
 
