@@ -1,5 +1,5 @@
-// Rows as the launches of device_attention*.cpp take them: how many together, of what type, how far apart. Private to
-// those files.
+// Rows as the launches of device_attention*.cpp take them: how many together (which device_memory_plan.cpp counts on),
+// of what type, how far apart.
 #pragma once
 
 #include <cstdint>

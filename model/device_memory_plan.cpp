@@ -15,6 +15,7 @@
 #include "kernels/cuda/weight_matrix.h"
 #include "kernels/tensor.h"
 #include "model/decode_batch.h"
+#include "model/device_attention_rows.h"
 #include "model/weights.h"
 #include "sparse/hot_buffer.h"
 
@@ -27,8 +28,6 @@ using Kind = MetadataGeometry::Kind;
 
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kArenaBytes = std::int64_t{96} << 20;  // of pieces for small arrays: what is not handed out
-constexpr std::int64_t kPieceTokens = 4096;                   // of expanded or staged rows
-constexpr std::int64_t kSelectedRows = 256;                   // of a prompt that select together
 
 struct Sizes {
   const ModelConfig& config;
