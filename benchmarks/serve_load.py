@@ -50,28 +50,13 @@ MEASURED_TOKENS = 192
 SAMPLE_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc
 
-# As benchmarks/target_models.cpp has them.
-LLAMA = dict(
-    architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=128256, hidden_size=4096, intermediate_size=14336,
-    num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128, rms_norm_eps=1e-5,
-    max_position_embeddings=131072, rope_theta=5e5, tie_word_embeddings=False,
-)
-DEEPSEEK = dict(
-    architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", vocab_size=129280, hidden_size=7168,
-    intermediate_size=18432, num_hidden_layers=61, num_attention_heads=128, num_key_value_heads=128, rms_norm_eps=1e-6,
-    max_position_embeddings=163840, rope_theta=1e4, tie_word_embeddings=False, q_lora_rank=1536, kv_lora_rank=512,
-    qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, first_k_dense_replace=3, n_routed_experts=8,
-    num_experts_per_tok=8, n_shared_experts=1, moe_intermediate_size=2048, n_group=1, topk_group=1, norm_topk_prob=True,
-    routed_scaling_factor=2.5, scoring_func="sigmoid", topk_method="noaux_tc", index_n_heads=64, index_head_dim=128,
-    index_topk=BUDGET,
-    quantization_config=dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128]),
-)
-
-
 class Geometry:
-    def __init__(self, config, options, sequences, context, host_gib):
-        self.config, self.options, self.sequences = config, options, sequences
+    """`model`: a folder; of a config.json alone the weights are dummies."""
+
+    def __init__(self, model, options, sequences, context, host_gib):
+        self.model, self.options, self.sequences = REPOSITORY / model, options, sequences
         self.context, self.host_gib = context, host_gib
+        self.dummy = os.listdir(self.model) == ["config.json"]
 
 
 LLAMA_OPTIONS = {
@@ -82,9 +67,9 @@ TINY_OPTIONS = {
     "algorithm": "quest", "sparse-block": 16, "sparse-window": 32, "sparse-budget": 64, "hot-buffer": 128, "sparse-threshold": 64,
 }  # fmt: skip
 GEOMETRIES = {
-    "llama": Geometry(LLAMA, LLAMA_OPTIONS, [1, 8, 16, 32, 43], 32768, 96),
-    "deepseek": Geometry(DEEPSEEK, DEEPSEEK_OPTIONS, [1, 8, 16, 32, 65], 32768, 96),
-    "tiny-llama": Geometry(None, TINY_OPTIONS, [1, 8, 16], 512, 1),
+    "llama": Geometry("benchmarks/models/llama-3.1-8b", LLAMA_OPTIONS, [1, 8, 16, 32, 43], 32768, 96),
+    "deepseek": Geometry("benchmarks/models/deepseek-v3.2-8-experts", DEEPSEEK_OPTIONS, [1, 8, 16, 32, 65], 32768, 96),
+    "tiny-llama": Geometry("tests/fixtures/tiny-llama", TINY_OPTIONS, [1, 8, 16], 512, 1),
 }
 
 
@@ -132,11 +117,11 @@ def check(given, refuse):
             refuse(f"{count} sequences: an answer of {tokens} tokens needs {given.settle + 2} (--settle) and a longer --context")
     if not os.access(given.binary, os.X_OK):
         refuse(f"there is no program {given.binary}; tools/bundle makes one, --binary names another")
-    if given.device == "cpu" and GEOMETRIES[given.geometry].config:
+    if given.device == "cpu" and GEOMETRIES[given.geometry].dummy:
         refuse("--device cpu serves --geometry tiny-llama alone")
     if given.beside is None:
         return
-    if GEOMETRIES[given.geometry].config is None or given.device_kv_sequences != RESIDENT_SEQUENCES:
+    if not GEOMETRIES[given.geometry].dummy or given.device_kv_sequences != RESIDENT_SEQUENCES:
         refuse(f"--beside has llama and deepseek, with a device pool of {RESIDENT_SEQUENCES} resident sequences")
     if not os.access(given.beside, os.X_OK):
         refuse(f"--beside: there is no program {given.beside}")
@@ -154,12 +139,7 @@ def tokens_of(given, sequences):
 
 
 def make_model(given, folder):
-    geometry = GEOMETRIES[given.geometry]
-    if geometry.config is None:
-        shutil.copytree(REPOSITORY / "tests" / "fixtures" / given.geometry, folder)
-    else:
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(geometry.config), encoding="utf-8")
+    shutil.copytree(GEOMETRIES[given.geometry].model, folder)
     if given.tokenizer:
         shutil.copy(given.tokenizer, folder / "tokenizer.json")
     return json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
@@ -180,7 +160,7 @@ def server_options(given):
         "host-kv": f"{given.host_gib}GiB",
         **geometry.options,
     }
-    if geometry.config:
+    if geometry.dummy:
         options |= {"load-format": "dummy", "fill-kv": "synthetic", "selection-model": f"churn={given.churn}"}
     options |= {name.lstrip("-"): value for name, _, value in (one.partition("=") for one in given.option)}
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]

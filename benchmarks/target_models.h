@@ -1,4 +1,5 @@
-// The models that targets are measured with, as shapes: dummy weights make the rest.
+// The models that targets are measured with, as shapes (benchmarks/models, which serve_load.py serves too): dummy
+// weights make the rest. HS_CHECK where the source folder is gone.
 #pragma once
 
 #include <memory>
