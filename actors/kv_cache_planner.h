@@ -163,6 +163,7 @@ class KvCachePlanner {
   void enter_resident(Sequence& sequence);
 
   void to_hot(Sequence& sequence, sparse::KvOp& op);
+  void to_resident(Sequence& sequence, sparse::KvOp& op);
   std::vector<sparse::KvOp> row_ops(Sequence& sequence, bool prefill);
   void add_host_pages(Sequence& sequence, std::vector<sparse::KvOp>& ops);
   void enter_from_host(Sequence& sequence, std::vector<sparse::KvOp>& ops);

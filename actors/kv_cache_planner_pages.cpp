@@ -68,14 +68,9 @@ void KvCachePlanner::enter_parked(Sequence& sequence) {
 
 void KvCachePlanner::enter_resident(Sequence& sequence) {
   KvOp enter = make_op(KvOp::Kind::kEnterResident);
-  give_back_rows(sequence);
-  sequence.mode = KvMode::kResident;
-  take_rows(sequence, needs_.resident(sequence.demand, sequence.rows).rows, enter.device_pages);
+  to_resident(sequence, enter);
   enter.metadata_pages = joined(sequence.metadata_pages);
-  for (PageState& state : sequence.states)
-    if (state == PageState::kHost) storage::advance(state, PageState::kDeviceAndHost);
   pending_.push_back({.id = sequence.demand.id, .ops = {make_op(KvOp::Kind::kPark), std::move(enter)}});
-  ++counted_.entered_resident;
 }
 
 // From resident (its pages go back first, and may be among those that it takes) or parked.
@@ -88,6 +83,16 @@ void KvCachePlanner::to_hot(Sequence& sequence, KvOp& op) {
   for (PageState& state : sequence.states)
     if (state == PageState::kDeviceAndHost) storage::advance(state, PageState::kHost);
   ++counted_.entered_hot;
+}
+
+// From hot (its pages go back first likewise) or parked.
+void KvCachePlanner::to_resident(Sequence& sequence, KvOp& op) {
+  give_back_rows(sequence);
+  sequence.mode = KvMode::kResident;
+  take_rows(sequence, needs_.resident(sequence.demand, sequence.rows).rows, op.device_pages);
+  for (PageState& state : sequence.states)
+    if (state == PageState::kHost) storage::advance(state, PageState::kDeviceAndHost);
+  ++counted_.entered_resident;
 }
 
 // Rows of a step.
@@ -119,16 +124,11 @@ void KvCachePlanner::add_host_pages(Sequence& sequence, std::vector<KvOp>& ops) 
 void KvCachePlanner::enter_from_host(Sequence& sequence, std::vector<KvOp>& ops) {
   const bool hot = !sequence.in_prompt() && sequence.enters_hot;
   KvOp op = make_op(hot ? KvOp::Kind::kEnterHot : KvOp::Kind::kEnterResident);
-  const DevicePages pages = needs_.resident(sequence.demand, sequence.rows);
-  take_metadata(sequence, pages.metadata, op.metadata_pages);
+  take_metadata(sequence, needs_.resident(sequence.demand, sequence.rows).metadata, op.metadata_pages);
   if (hot) {
     to_hot(sequence, op);
   } else {
-    take_rows(sequence, pages.rows, op.device_pages);
-    for (PageState& state : sequence.states)
-      if (state == PageState::kHost) storage::advance(state, PageState::kDeviceAndHost);
-    sequence.mode = KvMode::kResident;
-    ++counted_.entered_resident;
+    to_resident(sequence, op);
   }
   ops.push_back(std::move(op));
 }
